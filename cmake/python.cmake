@@ -1,0 +1,21 @@
+# The extension modules. A new one is an onnx_light_module() call and its install directory.
+execute_process(
+  COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
+  OUTPUT_VARIABLE nanobind_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+find_package(nanobind CONFIG REQUIRED)
+
+# onnx_light_module(NAME FOLDER SOURCE...): the extension module onnx_light.FOLDER.NAME. It sees the
+# internal headers, but links only what the core exports.
+function(onnx_light_module name folder)
+  nanobind_add_module(${name} NB_STATIC NB_DOMAIN onnx_light NOMINSIZE ${ARGN})
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src
+                                             ${CMAKE_CURRENT_SOURCE_DIR}/bindings)
+  target_compile_options(${name} PRIVATE -Wall -Wextra)
+  target_link_libraries(${name} PRIVATE onnx_light_core)
+  set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+  install(TARGETS ${name} LIBRARY DESTINATION ${folder})
+endfunction()
+
+file(GLOB messages_module CONFIGURE_DEPENDS bindings/*.cc)
+onnx_light_module(_onnxpyprotoop onnx_py ${messages_module})
+install(FILES ${generated_stub} DESTINATION onnx_py)

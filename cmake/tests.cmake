@@ -1,0 +1,38 @@
+# Programs that link the core's objects: the tests, the benchmarks and the fuzz targets.
+function(onnx_light_program name)
+  add_executable(${name} ${ARGN})
+  target_compile_options(${name} PRIVATE -Wall -Wextra)
+  target_link_libraries(${name} PRIVATE onnx_light_objects onnx_light_xxhash)
+endfunction()
+
+if(ONNX_LIGHT_TESTS)
+  enable_testing()
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+  onnx_light_program(onnx_light_test ${test_sources})
+  target_link_libraries(onnx_light_test PRIVATE GTest::gtest_main)
+  gtest_discover_tests(onnx_light_test DISCOVERY_MODE PRE_TEST
+                       DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endif()
+
+if(ONNX_LIGHT_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+  file(GLOB bench_sources CONFIGURE_DEPENDS benchmarks/*.cc)
+  foreach(source IN LISTS bench_sources)
+    cmake_path(GET source STEM name)
+    onnx_light_program(bench_${name} ${source})
+    target_link_libraries(bench_${name} PRIVATE benchmark::benchmark_main)
+  endforeach()
+endif()
+
+if(ONNX_LIGHT_FUZZERS)
+  # Every object is instrumented; only the fuzz targets take libFuzzer's main.
+  target_compile_options(onnx_light_objects PRIVATE -fsanitize=fuzzer-no-link)
+  file(GLOB fuzz_sources CONFIGURE_DEPENDS fuzz/*.cc)
+  foreach(source IN LISTS fuzz_sources)
+    cmake_path(GET source STEM name)
+    onnx_light_program(fuzz_${name} ${source})
+    target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  endforeach()
+endif()
