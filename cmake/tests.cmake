@@ -11,17 +11,23 @@ if(ONNX_LIGHT_TESTS)
   include(GoogleTest)
   onnx_light_program(onnx_light_test ${test_sources})
   target_link_libraries(onnx_light_test PRIVATE GTest::gtest_main)
+  # In the build tree of a Python package the tests are built when asked for (scripts/test).
+  if(SKBUILD)
+    set_target_properties(onnx_light_test PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   gtest_discover_tests(onnx_light_test DISCOVERY_MODE PRE_TEST
                        DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endif()
 
 if(ONNX_LIGHT_BENCHMARKS)
   find_package(benchmark REQUIRED)
+  add_custom_target(benchmarks)
   file(GLOB bench_sources CONFIGURE_DEPENDS benchmarks/*.cc)
   foreach(source IN LISTS bench_sources)
     cmake_path(GET source STEM name)
     onnx_light_program(bench_${name} ${source})
     target_link_libraries(bench_${name} PRIVATE benchmark::benchmark_main)
+    add_dependencies(benchmarks bench_${name})
   endforeach()
 endif()
 
