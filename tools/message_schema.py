@@ -211,10 +211,15 @@ class _Parser:
 
     # Tokens.
 
+    def unexpected(self, expected: str) -> SchemaError:
+        if not self.token.text:
+            return SchemaError(self.token.line, "unexpected end of the text")
+        return SchemaError(self.token.line, f"expected {expected}, found '{self.token.text}'")
+
     def next(self) -> _Token:
         token = self.token
         if not token.text:
-            raise SchemaError(token.line, "unexpected end of the text")
+            raise self.unexpected("more")
         self.token = next(self.tokens)
         return token
 
@@ -277,9 +282,7 @@ class _Parser:
             elif self.token.text == "enum":
                 enums.append(self.enum(scope, None))
             elif not self.accept(";"):
-                raise SchemaError(
-                    self.token.line, f"expected a message or enum, found '{self.token.text}'"
-                )
+                raise self.unexpected("a message or enum")
         return _resolve(Schema(package, tuple(messages), tuple(enums)))
 
     def message(self, outer: _Scope, parent: str | None) -> Message:
@@ -308,15 +311,19 @@ class _Parser:
             elif keyword in ("optional", "repeated"):
                 fields.append(self.field(scope, None))
             elif not self.accept(";"):
-                raise SchemaError(
-                    self.token.line,
-                    f"expected a declaration in message {full_name}, found '{keyword}'",
-                )
+                raise self.unexpected(f"a declaration in message {full_name}")
         scope.check_reserved()
         return Message(
-            name, full_name, start.doc, tuple(fields), tuple(messages), tuple(enums),
-            tuple(oneofs), tuple(oneofs.values()), parent,
-        )  # fmt: skip
+            name=name,
+            full_name=full_name,
+            doc=start.doc,
+            fields=tuple(fields),
+            messages=tuple(messages),
+            enums=tuple(enums),
+            oneofs=tuple(oneofs),
+            oneof_docs=tuple(oneofs.values()),
+            parent=parent,
+        )
 
     def oneof(self, scope: _Scope) -> tuple[str, str, list[Field]]:
         start = self.expect("oneof")
