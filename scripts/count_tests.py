@@ -1,6 +1,6 @@
 """Counts the tests in JUnit files, as CTest and pytest write them, and prints one line.
 
-Exits with 1 if a test failed, if a file is missing (its runner crashed), or if a file holds no test.
+Exits with 1 if a test failed, if a file is missing (its runner crashed), or if it holds no test.
 """
 
 import sys
