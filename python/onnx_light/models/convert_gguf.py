@@ -1,0 +1,223 @@
+"""From a GGUF file to a ModelProto, by way of the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from onnx_light.models._messages import GraphProto, ModelProto, read_mapped
+from onnx_light.models.cache_folder import published_folder
+from onnx_light.models.errors import ModelError
+from onnx_light.models.gguf_file import GgufFile
+from onnx_light.models.gguf_identity import PREFIX, config_identity, gguf_digests
+from onnx_light.models.graph_builder import GraphBuilder, set_external_tensor, set_tensor
+from onnx_light.models.llama_config import ARCHITECTURE, LlamaConfig, read_config
+from onnx_light.models.llama_graph import LlamaGraph, StandardAttention
+from onnx_light.models.weights import Array, rope_factors, rope_tables, weight_sources
+
+MODEL_FILE = "model.onnx"
+WEIGHTS_FILE = "model.onnx.data"
+
+# Part of the key of a converted model: raise it whenever the same input gives another output.
+_CONVERTER_VERSION = 1
+# The operator sets that have Attention as it is used here, and the IR version that goes with each.
+_IR_VERSIONS = {23: 11, 24: 12}
+_ALIGNMENT = 64 * 1024
+
+Progress = Callable[[int, int], object]
+
+
+class _Counter:
+    """Adds up the bytes that are done for the caller's `progress`."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total = total
+        self.done = 0
+        self.progress = progress
+
+    def advance(self, count: int) -> None:
+        self.done += count
+        if self.progress:
+            self.progress(self.done, self.total)
+
+    def finish(self) -> None:
+        if self.done < self.total:
+            self.advance(self.total - self.done)
+
+
+class _WeightWriter:
+    """Puts large arrays into the file of weights and small ones into the message."""
+
+    def __init__(self, graph: GraphProto, file: BinaryIO, counter: _Counter) -> None:
+        self.graph = graph
+        self.file = file
+        self.end = 0
+        self.counter = counter
+
+    def add(self, name: str, array: Array) -> None:
+        tensor = self.graph.initializer.add()
+        if array.nbytes < _ALIGNMENT:
+            set_tensor(tensor, name, array)
+        else:
+            offset = -(-self.end // _ALIGNMENT) * _ALIGNMENT
+            self.file.seek(offset)
+            self.file.write(array.data)
+            self.end = offset + array.nbytes
+            set_external_tensor(tensor, name, array.shape, WEIGHTS_FILE, offset, array.nbytes)
+        self.counter.advance(array.nbytes)
+
+
+def _fail_option(name: str, message: str) -> ModelError:
+    return ModelError("models.option", name, message)
+
+
+def _check_options(
+    attention: str, page_size: int, policy: object, weights: str, opset: int
+) -> None:
+    if attention != "standard":
+        raise _fail_option("attention", f"{attention!r} is not available; 'standard' is")
+    if isinstance(page_size, bool) or not isinstance(page_size, int) or page_size < 1:
+        raise _fail_option("page_size", f"{page_size!r}; a number of tokens from 1 on is needed")
+    if policy is not None:
+        raise _fail_option("policy", "attention='standard' keeps plain tensors, which have none")
+    if weights != "float32":
+        raise _fail_option("weights", f"{weights!r} is not available; 'float32' is")
+    if opset not in _IR_VERSIONS:
+        raise _fail_option("opset", f"{opset!r} is not available; {sorted(_IR_VERSIONS)} are")
+
+
+def _payload_bytes(file: GgufFile) -> int:
+    return sum(tensor.nbytes for tensor in file.tensors.values())
+
+
+def _converted_bytes(file: GgufFile, config: LlamaConfig) -> int:
+    values = config.context * config.width
+    for name, tensor in file.tensors.items():
+        if name != "rope_freqs.weight":
+            values += math.prod(tensor.dims)
+    return 4 * values
+
+
+def _write_model(
+    folder: Path,
+    file: GgufFile,
+    config: LlamaConfig,
+    identity: dict[str, str],
+    opset: int,
+    counter: _Counter,
+) -> None:
+    """Writes the message and the file of weights; one weight at a time is in memory."""
+    model = ModelProto()
+    model.ir_version = _IR_VERSIONS[opset]
+    model.producer_name = "onnx_light"
+    model.opset_import.add(domain="", version=opset)
+    model.graph.name = str(file.metadata.get("general.name") or ARCHITECTURE)
+    for field, text in identity.items():
+        model.metadata_props.add(key=PREFIX + field, value=text)
+    with open(folder / WEIGHTS_FILE, "wb") as output:
+        writer = _WeightWriter(model.graph, output, counter)
+        for name, source in weight_sources(file, config).items():
+            writer.add(name, source())
+        cosines, sines = rope_tables(config, rope_factors(file, config))
+        writer.add("rope.cos", cosines)
+        writer.add("rope.sin", sines)
+    if writer.end == 0:
+        (folder / WEIGHTS_FILE).unlink()  # a tiny model: all of it is in the message
+    builder = GraphBuilder(model.graph)
+    LlamaGraph(builder, config, StandardAttention(config)).build()
+    (folder / MODEL_FILE).write_bytes(model.SerializeToString())
+
+
+def _model_key(content: str, opset: int) -> str:
+    """What a converted model depends on, and nothing else."""
+    parts = [content, _CONVERTER_VERSION, "standard", "float32", opset]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def cached_model(
+    path: str | os.PathLike[str],
+    *,
+    attention: str = "standard",
+    page_size: int = 64,
+    policy: object = None,
+    weights: str = "float32",
+    opset: int = 23,
+    progress: Progress | None = None,
+) -> Path:
+    """The converted model as a file in the user's cache folder, made if it is not there yet.
+
+    Takes what `from_gguf` takes. The file is `model.onnx`; its weights lie beside it in
+    `model.onnx.data`, aligned to 64 KiB, so that ``onnxruntime.InferenceSession(path)`` maps them.
+    Neither is changed afterwards: a model of other content gets another folder.
+
+    Raises:
+        ModelError, OSError: as `from_gguf`.
+    """
+    _check_options(attention, page_size, policy, weights, opset)
+    with GgufFile(path) as file:
+        config = read_config(file)
+        hashed = _payload_bytes(file)
+        counter = _Counter(hashed + _converted_bytes(file, config), progress)
+        digests = gguf_digests(file, counter.advance)
+
+        def fill(folder: Path) -> None:
+            identity = config_identity(file, config, digests)
+            _write_model(folder, file, config, identity, opset, counter)
+
+        folder = published_folder("models", _model_key(digests["content"], opset), fill)
+        counter.finish()
+    return folder / MODEL_FILE
+
+
+def from_gguf(
+    path: str | os.PathLike[str],
+    *,
+    attention: str = "standard",
+    page_size: int = 64,
+    policy: object = None,
+    weights: str = "float32",
+    opset: int = 23,
+    progress: Progress | None = None,
+) -> ModelProto:
+    """Converts a llama-architecture GGUF file to an ONNX model.
+
+    Inputs of the model: `input_ids` int64 [1, tokens], `past_key_values.N.key` and `.value` float32
+    [1, kv_heads, past, width], and `num_logits`, an int64 scalar that is 1 unless fed. Outputs:
+    `logits` float32 [1, num_logits, vocabulary] for the last tokens, `present.N.key` and `.value`
+    float32 [1, kv_heads, past + tokens, width]. Positions follow from the past's length.
+
+    The converted model is kept in the user's cache folder by content; the weights of the result
+    are inline and borrowed from the mapping of a file there, so the second call is quick and
+    processes share the memory.
+
+    Args:
+        path: the GGUF file, of version 2 or 3.
+        attention: "standard", ONNX's own Attention operator.
+        page_size: tokens per page, for paged attention.
+        policy: how pages are stored, for paged attention; None here.
+        weights: "float32": all weights are decoded to it.
+        opset: 23 or 24, the version of ONNX's operators.
+        progress: called as progress(done, total) with bytes of digests and weights.
+
+    Raises:
+        ModelError: a ValueError with `code` and `path`. Another architecture, unsupported keys,
+            tensors or types (by name), a cut or damaged file, a missing tensor, dims that do not
+            go together, an option that is not available. All before anything long begins.
+        OSError: the file cannot be read or the cache folder not written.
+    """
+    converted = cached_model(
+        path,
+        attention=attention,
+        page_size=page_size,
+        policy=policy,
+        weights=weights,
+        opset=opset,
+        progress=progress,
+    )
+    external = converted.with_name(WEIGHTS_FILE)
+    return read_mapped(converted, external if external.exists() else None)
