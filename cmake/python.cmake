@@ -17,5 +17,5 @@ function(onnx_light_module name folder)
 endfunction()
 
 file(GLOB messages_module CONFIGURE_DEPENDS bindings/*.cc)
-onnx_light_module(_onnxpyprotoop onnx_py ${messages_module})
+onnx_light_module(_onnxpyprotoop onnx_py ${messages_module} ${generated_stub})
 install(FILES ${generated_stub} DESTINATION onnx_py)
