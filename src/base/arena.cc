@@ -1,0 +1,122 @@
+#include "onnx_light/arena.h"
+
+#include <bit>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+namespace onnx_light {
+namespace {
+
+// Blocks above this size are allocated one by one and go back to the system when freed.
+constexpr uint64_t kLargeSize = 32 * 1024;
+constexpr uint64_t kMaxChunkSize = 1024 * 1024;
+// Free lists: one per word count up to kExactSize, one per power of two above.
+constexpr uint64_t kExactSize = 1024;
+constexpr int kExactLists = kExactSize / 8 + 1;
+constexpr int kPowerLists = 17;
+
+void* Obtain(uint64_t size) {
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+struct Arena::FreeLists {
+  FreeBlock* exact[kExactLists] = {};
+  FreeBlock* power[kPowerLists] = {};
+
+  // A freed block lies in the list of the power of two at or below its size, a request looks in the
+  // list at or above its own: whatever is found there is large enough.
+  FreeBlock** ToKeep(uint64_t size) {
+    return size <= kExactSize ? &exact[size / 8] : &power[std::bit_width(size) - 1];
+  }
+  FreeBlock** ToServe(uint64_t size) {
+    return size <= kExactSize ? &exact[size / 8] : &power[std::bit_width(size - 1)];
+  }
+};
+
+Arena::~Arena() {
+  for (Payload* payload = payloads_; payload != nullptr; payload = payload->next) {
+    BufferRef::Adopt(payload->buffer);
+  }
+  while (large_ != nullptr) std::free(std::exchange(large_, large_->next));
+  while (chunks_ != nullptr) std::free(std::exchange(chunks_, chunks_->next));
+}
+
+void Arena::NewChunk(uint64_t size) {
+  auto* chunk = static_cast<Chunk*>(Obtain(size));
+  chunk->next = chunks_;
+  chunks_ = chunk;
+  bytes_reserved_ += size;
+  position_ = reinterpret_cast<char*>(chunk + 1);
+  limit_ = reinterpret_cast<char*>(chunk) + size;
+}
+
+void* Arena::AllocateSlow(uint64_t size) {
+  if (size > kLargeSize) return AllocateLarge(size);
+  if (free_lists_ != nullptr) {
+    FreeBlock** list = free_lists_->ToServe(size);
+    if (*list != nullptr) return std::exchange(*list, (*list)->next);
+  }
+  if (size > static_cast<uint64_t>(limit_ - position_)) {
+    // What is left of the old chunk is given up: at most kLargeSize, and less than the new chunk.
+    while (next_chunk_size_ < size + sizeof(Chunk)) next_chunk_size_ *= 2;
+    NewChunk(next_chunk_size_);
+    if (next_chunk_size_ < kMaxChunkSize) next_chunk_size_ *= 2;
+  }
+  char* result = position_;
+  position_ += size;
+  return result;
+}
+
+void* Arena::AllocateLarge(uint64_t size) {
+  if (size > std::numeric_limits<uint64_t>::max() - sizeof(LargeBlock)) throw std::bad_alloc();
+  auto* block = static_cast<LargeBlock*>(Obtain(size + sizeof(LargeBlock)));
+  block->next = large_;
+  block->previous = &large_;
+  if (large_ != nullptr) large_->previous = &block->next;
+  large_ = block;
+  bytes_reserved_ += size + sizeof(LargeBlock);
+  return block + 1;
+}
+
+void Arena::Free(void* memory, uint64_t size) {
+  size = size > kLargeSize ? (size + 7) & ~uint64_t{7} : size;
+  if (size > kLargeSize) {
+    auto* block = static_cast<LargeBlock*>(memory) - 1;
+    *block->previous = block->next;
+    if (block->next != nullptr) block->next->previous = block->previous;
+    bytes_reserved_ -= size + sizeof(LargeBlock);
+    std::free(block);
+    return;
+  }
+  if (size == 0 || ((reinterpret_cast<uintptr_t>(memory) | size) & 7) != 0) return;
+  if (free_lists_ == nullptr) free_lists_ = new (Allocate(sizeof(FreeLists))) FreeLists();
+  auto* block = static_cast<FreeBlock*>(memory);
+  FreeBlock** list = free_lists_->ToKeep(size);
+  block->next = *list;
+  *list = block;
+}
+
+Payload* Arena::NewPayload(SharedBytes bytes) {
+  auto* payload = static_cast<Payload*>(Allocate(sizeof(Payload)));
+  payload->data = reinterpret_cast<const char*>(bytes.data);
+  payload->buffer = bytes.owner.Detach();
+  payload->next = payloads_;
+  payload->previous = &payloads_;
+  if (payloads_ != nullptr) payloads_->previous = &payload->next;
+  payloads_ = payload;
+  return payload;
+}
+
+void Arena::FreePayload(Payload* payload) {
+  *payload->previous = payload->next;
+  if (payload->next != nullptr) payload->next->previous = payload->previous;
+  BufferRef::Adopt(payload->buffer);
+  Free(payload, sizeof(Payload));
+}
+
+}  // namespace onnx_light
