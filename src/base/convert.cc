@@ -77,8 +77,8 @@ constexpr float Widen(uint32_t bits) {
   if constexpr (kFormat.Bias() == kFloatBias) {
     return std::bit_cast<float>(sign | magnitude << kShift);
   } else {
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(
-                                           std::bit_cast<float>(magnitude << kShift) * kScale));
+    return std::bit_cast<float>(
+        sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << kShift) * kScale));
   }
 }
 

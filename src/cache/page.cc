@@ -1,0 +1,81 @@
+#include "onnx_light/page.h"
+
+#include <utility>
+
+#include "cache/open_page.h"
+#include "cache/payload.h"
+#include "cache/sizes.h"
+#include "onnx_light/errors.h"
+
+namespace onnx_light {
+namespace {
+
+void CheckPositive(int64_t value, const char* what, const std::string& path) {
+  if (value > 0) return;
+  throw ValueError("cache.shape", path,
+                   std::string(what) + " is " + std::to_string(value) + ", must be positive");
+}
+
+void CheckSize(const CacheShape& shape, int64_t capacity, Side side, const Payload& payload,
+               const std::string& path) {
+  const std::string where = (path.empty() ? "" : path + ".") + Name(side);
+  const auto& dense = std::get<DensePayload>(payload);
+  const int64_t expected = DenseSize(shape, side, capacity, dense.dtype, where);
+  if (dense.bytes.size == static_cast<uint64_t>(expected)) return;
+  throw ValueError("cache.payload_size", where,
+                   std::to_string(dense.bytes.size) + " bytes, " +
+                       ShapeText({shape.batch, shape.heads, capacity, shape.width(side)}) + " " +
+                       std::string(Name(dense.dtype)) + " takes " + std::to_string(expected));
+}
+
+}  // namespace
+
+Page::Page(Maker, const CacheShape& shape, int64_t capacity, int64_t committed, Payload key,
+           Payload value)
+    : shape_(shape),
+      capacity_(capacity),
+      key_(std::move(key)),
+      value_(std::move(value)),
+      committed_(committed) {}
+
+std::shared_ptr<const Page> Page::Borrow(const CacheShape& shape, int64_t capacity, Payload key,
+                                         Payload value, const std::string& path) {
+  CheckPositive(shape.batch, "batch", path);
+  CheckPositive(shape.heads, "heads", path);
+  CheckPositive(shape.key_width, "key width", path);
+  CheckPositive(shape.value_width, "value width", path);
+  CheckPositive(capacity, "capacity", path);
+  CheckSize(shape, capacity, Side::kKey, key, path);
+  CheckSize(shape, capacity, Side::kValue, value, path);
+  return std::make_shared<Page>(Maker(), shape, capacity, capacity, std::move(key),
+                                std::move(value));
+}
+
+std::shared_ptr<const Page> OpenPage::Make(const CacheShape& shape, int64_t capacity,
+                                           DType key_dtype, DType value_dtype, int64_t committed) {
+  BufferRef key = BufferRef::Allocate(DenseSize(shape, Side::kKey, capacity, key_dtype, "key"));
+  BufferRef value =
+      BufferRef::Allocate(DenseSize(shape, Side::kValue, capacity, value_dtype, "value"));
+  std::byte* key_rows = key.mutable_data();
+  std::byte* value_rows = value.mutable_data();
+  auto page = std::make_shared<Page>(Page::Maker(), shape, capacity, committed,
+                                     DensePayload{key_dtype, SharedBytes(std::move(key))},
+                                     DensePayload{value_dtype, SharedBytes(std::move(value))});
+  page->key_rows_ = key_rows;
+  page->value_rows_ = value_rows;
+  return page;
+}
+
+bool OpenPage::Claim(const Page& page, int64_t length, int64_t count) {
+  if (count > page.capacity_ - length) return false;
+  return page.committed_.compare_exchange_strong(length, length + count, std::memory_order_relaxed);
+}
+
+void OpenPage::Write(const Page& page, Side side, int64_t batch, int64_t row,
+                     const ArrayView& source) {
+  std::byte* rows = side == Side::kKey ? page.key_rows_ : page.value_rows_;
+  const int64_t first_row = batch * page.shape_.heads * page.capacity_ + row;
+  CopyTokens(source, rows + first_row * source.width() * ElementSize(source.dtype), page.capacity_);
+}
+
+}  // namespace onnx_light

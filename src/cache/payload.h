@@ -1,0 +1,36 @@
+// What the cache does with the rows of a payload, whatever form it has.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "onnx_light/array_view.h"
+#include "onnx_light/page.h"
+
+namespace onnx_light {
+
+// Bytes of [batch, heads, capacity, width] elements. ValueError `cache.too_large` at `path` where
+// they do not fit 63 bits. REQUIRES: nothing is negative.
+int64_t DenseSize(const CacheShape& shape, Side side, int64_t capacity, DType dtype,
+                  const std::string& path);
+
+// Bits that the visible rows take, scales and the like included.
+double VisibleBits(const PlacedPage& placed, Side side);
+
+// The visible rows of a dense payload.
+ArrayView DenseRows(const PlacedPage& placed, Side side);
+
+// Copies the tokens of `source` to rows of a [batch, heads, capacity, width] array whose first row
+// to write, that of batch 0 and head 0, is `target`.
+void CopyTokens(const ArrayView& source, std::byte* target, int64_t capacity);
+
+// The rows [first, first + count) of one batch entry and head as `dtype`, in C order. Not aligned.
+// REQUIRES: the rows are visible.
+void ReadRows(const PlacedPage& placed, Side side, int64_t batch, int64_t head, int64_t first,
+              int64_t count, DType dtype, void* target);
+
+// Whether two places with equal shapes and lengths show the same format and the same bits.
+bool EqualRows(const PlacedPage& a, const PlacedPage& b, Side side);
+
+}  // namespace onnx_light
