@@ -164,7 +164,7 @@ struct FieldInfo {
   const char* name;
   const char* doc;
 
-  uint32_t number() const { return tag >> 3; }
+  constexpr uint32_t number() const { return tag >> 3; }
 };
 
 struct OneofInfo {
