@@ -54,6 +54,8 @@ class ONNX_LIGHT_EXPORT String {
   void CopyFrom(Arena& arena, const String& other);
   // The bytes as a reference that outlives the message; a short string first moves to a buffer.
   SharedBytes Share(Arena& arena);
+  // The same without an arena. REQUIRES: size() >= kPayloadSize.
+  SharedBytes Shared() const;
   // Gives the memory back and becomes empty.
   void Release(Arena& arena);
 

@@ -127,6 +127,7 @@ class ONNX_LIGHT_EXPORT Serializer {
   const Replacements* replacements_;
   std::vector<uint64_t> lengths_;  // of submessages and packed fields, in the order of writing
   SerializeSizeResult sizes_;
+  uint64_t shared_size_ = 0;  // bytes of strings that Gather refers to
 };
 
 }  // namespace onnx_light

@@ -43,7 +43,7 @@ void String::SetShared(Arena& arena, SharedBytes bytes) {
 void String::CopyFrom(Arena& arena, const String& other) {
   if (this == &other) return;
   if (other.is_payload()) {
-    SetShared(arena, const_cast<String&>(other).Share(arena));
+    SetShared(arena, other.Shared());
   } else {
     Set(arena, other.view());
   }
@@ -51,6 +51,10 @@ void String::CopyFrom(Arena& arena, const String& other) {
 
 SharedBytes String::Share(Arena& arena) {
   if (!is_payload()) SetShared(arena, CopyBytes(data(), size()));
+  return Shared();
+}
+
+SharedBytes String::Shared() const {
   BufferRef counted = BufferRef::Adopt(payload_->buffer);
   BufferRef result = counted;
   counted.Detach();
