@@ -335,17 +335,18 @@ Parser::Byte Parser::ParseSubmessage(const MessageInfo& info, Message& message, 
   return ParseMessage(info, message, p, p + size, depth - 1);
 }
 
-// Decodes varints up to `end` into `to`. Returns where it stopped: the end, or a bad varint.
+// Decodes varints up to `end` into [to, limit). Returns where it stopped: the end, a bad varint, or
+// the limit (the bytes of a mapped file may change between counting and decoding).
 template <typename T>
-const uint8_t* DecodePacked(const uint8_t* p, const uint8_t* end, T*& to) {
+const uint8_t* DecodePacked(const uint8_t* p, const uint8_t* end, T* to, const T* limit) {
   uint64_t value = 0;
-  while (end - p >= kMaxVarintSize) {
+  while (end - p >= kMaxVarintSize && to != limit) {
     const uint8_t* next = ReadVarintUnchecked(p, &value);
     if (next == nullptr) return p;
-    *to++ = static_cast<T>(value);
+    *to++ = static_cast<T>(value);  // a bool becomes "not zero"
     p = next;
   }
-  while (p < end) {
+  while (p < end && to != limit) {
     const uint8_t* next = ReadVarint(p, end, &value);
     if (next == nullptr) return p;
     *to++ = static_cast<T>(value);
@@ -354,16 +355,11 @@ const uint8_t* DecodePacked(const uint8_t* p, const uint8_t* end, T*& to) {
   return p;
 }
 
-template <>
-const uint8_t* DecodePacked(const uint8_t* p, const uint8_t* end, bool*& to) {
-  uint64_t value = 0;
-  while (p < end) {
-    const uint8_t* next = ReadVarint(p, end, &value);
-    if (next == nullptr) return p;
-    *to++ = value != 0;
-    p = next;
-  }
-  return p;
+template <typename T>
+const uint8_t* DecodeInto(const RepeatedBase& list, uint64_t count, const uint8_t* p,
+                          const uint8_t* end) {
+  T* to = static_cast<T*>(list.data) + list.size;
+  return DecodePacked(p, end, to, to + count);
 }
 
 Parser::Byte Parser::ParsePacked(RepeatedBase& list, Kind kind, Byte p, Byte end) {
@@ -382,20 +378,14 @@ Parser::Byte Parser::ParsePacked(RepeatedBase& list, Kind kind, Byte p, Byte end
   // Every varint ends in one byte below 0x80, so the room is known before the first is decoded.
   const auto count = static_cast<uint64_t>(std::count_if(p, end, [](uint8_t b) { return b < 128; }));
   Reserve(arena_, list, list.size + count, width);
-  void* start = static_cast<char*>(list.data) + list.size * width;
-  Byte stop;
-  if (width == 8) {
-    auto* to = static_cast<uint64_t*>(start);
-    stop = DecodePacked(p, end, to);
-  } else if (width == 4) {
-    auto* to = static_cast<uint32_t*>(start);
-    stop = DecodePacked(p, end, to);
-  } else {
-    auto* to = static_cast<bool*>(start);
-    stop = DecodePacked(p, end, to);
+  const Byte stop = width == 8   ? DecodeInto<uint64_t>(list, count, p, end)
+                    : width == 4 ? DecodeInto<uint32_t>(list, count, p, end)
+                                 : DecodeInto<bool>(list, count, p, end);
+  if (stop != end) {
+    uint64_t ignored = 0;
+    if (ReadValue(stop, end, &ignored) == nullptr) return nullptr;
+    return Fail("wire.changed", stop, "the input changed while it was read");
   }
-  uint64_t ignored;
-  if (stop != end) return ReadValue(stop, end, &ignored);  // says what is wrong
   list.size += count;
   return end;
 }
