@@ -190,6 +190,7 @@ class ONNX_LIGHT_EXPORT PagedCache {
   // Steps of the operations, on a value that nobody else has seen.
   void Extend(const ArrayView& key, const ArrayView& value);
   int64_t FillOpenPage(const ArrayView& key, const ArrayView& value);
+  void ReopenLastPage();
   bool OpenPageTakes(DType key_dtype, DType value_dtype) const;
   void AddPage(const PlacedPage& page);
   void FinishOpenPage();
@@ -201,7 +202,7 @@ class ONNX_LIGHT_EXPORT PagedCache {
   int64_t start_ = 0;
   int64_t end_ = 0;
   PageSequence finished_;
-  // The last page, if an append may go on with it; no page if the next append begins a new one.
+  // The last page while it is not full; no page if the last one is in finished_, or there is none.
   PlacedPage open_;
 };
 

@@ -78,6 +78,7 @@ PagedCache PagedCache::Append(const ArrayView& key, const ArrayView& value) cons
 
 // REQUIRES: the arrays fit the shape and each other.
 void PagedCache::Extend(const ArrayView& key, const ArrayView& value) {
+  if (open_.page == nullptr) ReopenLastPage();
   if (open_.page != nullptr && !OpenPageTakes(key.dtype, value.dtype)) FinishOpenPage();
   int64_t done = 0;
   while (done < key.tokens()) {
@@ -85,6 +86,15 @@ void PagedCache::Extend(const ArrayView& key, const ArrayView& value) {
     done += FillOpenPage(key.Tokens(done, left), value.Tokens(done, left));
     if (open_.length >= page_size_) FinishOpenPage();
   }
+}
+
+// A cut or a join may leave a finished page that is shorter than the page size as the last one.
+void PagedCache::ReopenLastPage() {
+  if (finished_.empty()) return;
+  const PlacedPage last = finished_[finished_.size() - 1];
+  if (last.length >= page_size_) return;
+  finished_ = finished_.First(finished_.size() - 1);
+  open_ = last;
 }
 
 bool PagedCache::OpenPageTakes(DType key_dtype, DType value_dtype) const {
