@@ -37,7 +37,18 @@ def tokenizer_lists(size: int) -> tuple[list[str], list[int], list[str]]:
     tokens = ["<|end|>", "<|bos|>", "<tool>", *byte_letters()]
     kinds = [3, 3, 4] + [1] * 256
     merges = []
-    for pair in ("t h", "th e", "\u0120 the", "1 2", "12 3", "i n", "in g", "l l", "' ll", "\u0120 a"):
+    for pair in (
+        "t h",
+        "th e",
+        "\u0120 the",
+        "1 2",
+        "12 3",
+        "i n",
+        "in g",
+        "l l",
+        "' ll",
+        "\u0120 a",
+    ):
         left, right = pair.split(" ")
         merges.append(pair)
         tokens.append(left + right)

@@ -1,8 +1,9 @@
-"""A llama-architecture decoder in numpy float64, straight from the GGUF file's own layout.
+"""A llama-architecture decoder in numpy, straight from the GGUF file's own layout.
 
-It keeps the file's order of query and key rows (neighbouring pairs are rotated), reads with the
-gguf package, and shares no code with the converter. `mistakes` builds in the well-known errors, so
-that tests can show that a comparison would notice each of them.
+It computes in float64 unless told otherwise, keeps the file's order of query and key rows (pairs of
+neighbours are rotated), reads with the gguf package, and shares no code with the converter.
+`mistakes` builds in the well-known errors, so that tests can show that a comparison would notice
+each of them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ MISTAKES = ("epsilon", "pairs", "base", "groups", "causal", "scale", "gate", "fa
 
 
 class Oracle:
-    def __init__(self, path: str | Path, mistakes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, path: str | Path, mistakes: Iterable[str] = (), dtype: type = np.float64
+    ) -> None:
         reader = gguf.GGUFReader(path)
         self.mistakes = set(mistakes)
         self.weights = {
             tensor.name: np.array(dequantize(tensor.data, tensor.tensor_type))
             .reshape([int(dim) for dim in tensor.shape[::-1]])
-            .astype(np.float64)
+            .astype(dtype, copy=False)
             for tensor in reader.tensors
         }
 
@@ -37,11 +40,11 @@ class Oracle:
         self.width = field("rope.dimension_count")
         self.base = field("rope.freq_base")
         self.epsilon = field("attention.layer_norm_rms_epsilon")
-        if "epsilon" in self.mistakes:
-            self.epsilon = self.epsilon * 10
 
     def norm(self, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        return values / np.sqrt((values**2).mean(-1, keepdims=True) + self.epsilon) * weight
+        epsilon = self.epsilon * (10 if "epsilon" in self.mistakes else 1)
+        squares = (values.astype(np.float64) ** 2).mean(-1, keepdims=True)
+        return values / np.sqrt(squares + epsilon).astype(values.dtype) * weight
 
     def rotate(self, values: np.ndarray) -> np.ndarray:
         """[tokens, heads, width], pairs of neighbours, positions from 0 on."""
@@ -86,7 +89,7 @@ class Oracle:
                 (normed @ weights[f"{block}attn_{part}.weight"].T).reshape(tokens, -1, self.width)
                 for part in "qkv"
             )
-            query, key = self.rotate(query), self.rotate(key)
+            query, key = (self.rotate(part).astype(value.dtype) for part in (query, key))
             state.append((np.concatenate([key[..., 0::2], key[..., 1::2]], -1), value))
             mixed = self.attention(query, key, value)
             hidden = hidden + mixed @ weights[block + "attn_output.weight"].T

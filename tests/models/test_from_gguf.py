@@ -12,10 +12,11 @@ import onnxruntime
 import pytest
 from gguf_samples import SMALL, random_weights, write_model
 from llama_oracle import MISTAKES, Oracle
+from session_double import StandardSession
+
 from onnx_light.models import ModelError, cached_model, convert_gguf, from_gguf, gguf_identity
 from onnx_light.models.llama_config import LlamaConfig
 from onnx_light.models.weights import rope_tables
-from session_double import StandardSession
 
 IDS = np.random.default_rng(5).integers(0, SMALL["vocabulary"], 40).tolist()
 # float32 over two layers with logits of about 10: rounding is about 1e-5, every mistake above 0.01.
@@ -58,7 +59,8 @@ def test_logits_and_state_equal_the_oracle(tmp_path: Path, name: str) -> None:
     session, oracle = converted(path), Oracle(path)
     expected, state = oracle.forward(IDS)
     actual = session.logits(IDS, len(IDS))
-    assert actual.dtype == np.float32 and actual.shape == expected.shape
+    assert actual.dtype == np.float32
+    assert actual.shape == expected.shape
     assert np.abs(actual - expected).max() < TOLERANCE
     # Absolute positions: an offset of all of them would cancel in the logits, not in the keys.
     for layer, (key, value) in enumerate(state):
@@ -141,7 +143,8 @@ def test_rope_tables_are_exact_at_the_last_position() -> None:
     cosines, sines = rope_tables(config, None)
     position, steps = np.longdouble(8191), np.arange(32, dtype=np.longdouble)
     angles = position * np.longdouble(1e5) ** (-2 * steps / 64)
-    assert cosines.dtype == np.float32 and cosines.shape == (8192, 32)
+    assert cosines.dtype == np.float32
+    assert cosines.shape == (8192, 32)
     assert np.abs(cosines[-1] - np.cos(angles)).max() < 1e-7
     assert np.abs(sines[-1] - np.sin(angles)).max() < 1e-7
 
@@ -191,7 +194,8 @@ def test_progress_ends_at_its_total(tmp_path: Path) -> None:
         seen: list[tuple[int, int]] = []
         from_gguf(path, progress=lambda done, total, seen=seen: seen.append((done, total)))
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-        assert seen[-1][0] == seen[-1][1] and len({total for _, total in seen}) == 1
+        assert seen[-1][0] == seen[-1][1]
+        assert len({total for _, total in seen}) == 1
 
 
 def test_identity_is_in_the_metadata(model_path: Path) -> None:
@@ -199,8 +203,10 @@ def test_identity_is_in_the_metadata(model_path: Path) -> None:
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     identity = gguf_identity(model_path)
     assert metadata == {f"onnx_light.identity.{key}": value for key, value in identity.items()}
-    assert identity["architecture"] == "llama" and identity["key_layout"] == "half"
-    assert identity["context"] == "96" and identity["rope"] == "base=700 width=8"
+    assert identity["architecture"] == "llama"
+    assert identity["key_layout"] == "half"
+    assert identity["context"] == "96"
+    assert identity["rope"] == "base=700 width=8"
     session = onnxruntime.InferenceSession(model.SerializeToString())
     assert session.get_modelmeta().custom_metadata_map == metadata
 
@@ -218,14 +224,16 @@ def test_identity_is_in_the_metadata(model_path: Path) -> None:
     ],
 )
 def test_options_are_refused_before_the_file_is_read(options: dict[str, Any], name: str) -> None:
-    with pytest.raises(ModelError, match="available|needed|none") as caught:
+    with pytest.raises(ModelError, match=r"available|needed|none") as caught:
         from_gguf("/no/such/file.gguf", **options)
-    assert caught.value.path == name and caught.value.code == "models.option"
+    assert caught.value.path == name
+    assert caught.value.code == "models.option"
 
 
 def test_real_model(smollm: Path) -> None:
     ids = [504, 3575, 282, 4649, 314, 7042, 30, 198, 198] * 4
-    session, oracle = StandardSession(str(cached_model(smollm))), Oracle(smollm)
+    session = StandardSession(str(cached_model(smollm)))
+    oracle = Oracle(smollm, dtype=np.float32)
     expected, state = oracle.forward(ids)
     parts = [ids[:1], ids[1:20], ids[20:]]
     actual = np.concatenate([session.logits(part, len(part)) for part in parts])
@@ -233,5 +241,5 @@ def test_real_model(smollm: Path) -> None:
     held = session.state["past_key_values.29.key"][0].swapaxes(0, 1)
     assert np.abs(held - state[29][0]).max() < 1e-3
     for mistake in ("epsilon", "pairs", "base", "groups"):
-        wrong = Oracle(smollm, [mistake]).logits(ids)
-        assert np.abs(wrong - expected).max() > 5e-3, mistake
+        oracle.mistakes = {mistake}
+        assert np.abs(oracle.logits(ids) - expected).max() > 5e-3, mistake

@@ -58,7 +58,9 @@ def render_chat(
     template: str | None = None,
     **variables: Any,
 ) -> str:
-    """A conversation as the text that the model was trained on. It contains the special tokens.
+    """A conversation as the text that the model was trained on.
+
+    It contains the special tokens: encode it with ``add_special_tokens=False``.
 
     The template comes from a file that may not be trusted: it runs in Jinja's immutable sandbox.
 
@@ -91,6 +93,6 @@ def render_chat(
     names.update(variables, messages=messages, add_generation_prompt=add_generation_prompt)
     try:
         return environment.from_string(text).render(names)
-    except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # a template is a program of the file: it can raise anything
         message = f"the chat template failed: {error}"
         raise ModelError("models.chat_template", os.fspath(path), message) from error
