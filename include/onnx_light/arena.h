@@ -33,7 +33,8 @@ class ONNX_LIGHT_EXPORT Arena {
   // `size` bytes aligned to 8, not initialised. Throws std::bad_alloc.
   void* Allocate(uint64_t size) {
     size = (size + 7) & ~uint64_t{7};
-    if (size <= static_cast<uint64_t>(limit_ - position_) && free_lists_ == nullptr) [[likely]] {
+    if (size <= static_cast<uint64_t>(limit_ - position_) && size <= kLargeSize &&
+        free_lists_ == nullptr) [[likely]] {
       char* result = position_;
       position_ += size;
       return result;
@@ -44,6 +45,10 @@ class ONNX_LIGHT_EXPORT Arena {
   // Gives memory back for reuse. `size` is what was asked for. Memory that is not a run of whole
   // aligned words (a piece of a bigger copy) stays unused until the end.
   void Free(void* memory, uint64_t size);
+
+  // The smallest size of at least `size` whose blocks, once freed, serve every request for as much:
+  // what to ask for if memory of changing size comes and goes. At most a quarter larger.
+  static uint64_t ReusableSize(uint64_t size);
 
   // A node that holds `bytes` until FreePayload or the arena's end. Constant time, both.
   Payload* NewPayload(SharedBytes bytes);
@@ -56,6 +61,9 @@ class ONNX_LIGHT_EXPORT Arena {
   uint64_t bytes_reserved() const { return bytes_reserved_; }
 
  private:
+  // Blocks above this size are allocated one by one and go back to the system when freed.
+  static constexpr uint64_t kLargeSize = 32 * 1024;
+
   struct Chunk {
     Chunk* next;
   };

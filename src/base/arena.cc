@@ -2,19 +2,23 @@
 
 #include <bit>
 #include <cstdlib>
-#include <limits>
 #include <new>
 
 namespace onnx_light {
 namespace {
 
-// Blocks above this size are allocated one by one and go back to the system when freed.
-constexpr uint64_t kLargeSize = 32 * 1024;
 constexpr uint64_t kMaxChunkSize = 1024 * 1024;
-// Free lists: one per word count up to kExactSize, one per power of two above.
+constexpr uint64_t kMaxSize = uint64_t{1} << 62;
+// Free lists: one per word count up to kExactSize, four per doubling above.
 constexpr uint64_t kExactSize = 1024;
 constexpr int kExactLists = kExactSize / 8 + 1;
-constexpr int kPowerLists = 17;
+
+// The list whose blocks have the largest step at or below `size`. REQUIRES: at least kExactSize.
+uint64_t StepBelow(uint64_t size) {
+  const int doubling = std::bit_width(size) - 1;
+  return 4 * static_cast<uint64_t>(doubling - std::countr_zero(kExactSize)) +
+         (size >> (doubling - 2) & 3);
+}
 
 void* Obtain(uint64_t size) {
   void* memory = std::malloc(size);
@@ -25,18 +29,25 @@ void* Obtain(uint64_t size) {
 }  // namespace
 
 struct Arena::FreeLists {
-  FreeBlock* exact[kExactLists] = {};
-  FreeBlock* power[kPowerLists] = {};
+  static constexpr int kStepLists = 4 * std::countr_zero(kLargeSize / kExactSize) + 1;
 
-  // A freed block lies in the list of the power of two at or below its size, a request looks in the
-  // list at or above its own: whatever is found there is large enough.
+  FreeBlock* exact[kExactLists] = {};
+  FreeBlock* steps[kStepLists] = {};
+
+  // A freed block lies in the list of the step at or below its size, a request looks in the list at
+  // or above its own: whatever is found there is large enough.
   FreeBlock** ToKeep(uint64_t size) {
-    return size <= kExactSize ? &exact[size / 8] : &power[std::bit_width(size) - 1];
+    return size <= kExactSize ? &exact[size / 8] : &steps[StepBelow(size)];
   }
-  FreeBlock** ToServe(uint64_t size) {
-    return size <= kExactSize ? &exact[size / 8] : &power[std::bit_width(size - 1)];
-  }
+  FreeBlock** ToServe(uint64_t size) { return ToKeep(ReusableSize(size)); }
 };
+
+uint64_t Arena::ReusableSize(uint64_t size) {
+  size = (size + 7) & ~uint64_t{7};
+  if (size <= kExactSize || size > kLargeSize) return size;
+  const uint64_t step = std::bit_floor(size - 1) / 4;
+  return (size + step - 1) / step * step;
+}
 
 Arena::~Arena() {
   for (Payload* payload = payloads_; payload != nullptr; payload = payload->next) {
@@ -73,7 +84,7 @@ void* Arena::AllocateSlow(uint64_t size) {
 }
 
 void* Arena::AllocateLarge(uint64_t size) {
-  if (size > std::numeric_limits<uint64_t>::max() - sizeof(LargeBlock)) throw std::bad_alloc();
+  if (size > kMaxSize) throw std::bad_alloc();
   auto* block = static_cast<LargeBlock*>(Obtain(size + sizeof(LargeBlock)));
   block->next = large_;
   block->previous = &large_;
