@@ -12,15 +12,19 @@ void String::Set(Arena& arena, std::string_view value) {
     SetShared(arena, CopyBytes(value.data(), value.size()));
     return;
   }
+  if (value.empty()) {
+    Release(arena);
+    return;
+  }
   const bool owned = (meta_ & (kPayload | kBorrowed)) == 0;
   const uint64_t capacity = owned ? size() + slack() : 0;
   if (value.size() <= capacity) {
-    if (!value.empty()) std::memmove(text_, value.data(), value.size());
+    std::memmove(text_, value.data(), value.size());
     // The slack is cut to its field's width; what is cut off stays unused.
     meta_ = value.size() | std::min(capacity - value.size(), kSlackMask) << kSlackShift;
     return;
   }
-  const uint64_t rounded = (value.size() + 7) & ~uint64_t{7};
+  const uint64_t rounded = Arena::ReusableSize(value.size());
   char* text = static_cast<char*>(arena.Allocate(rounded));
   std::memcpy(text, value.data(), value.size());
   Release(arena);
@@ -30,8 +34,9 @@ void String::Set(Arena& arena, std::string_view value) {
 
 void String::SetShared(Arena& arena, SharedBytes bytes) {
   if (bytes.size > kMaxSize) {
-    throw ValueError("message.too_long", "", "a payload of " + std::to_string(bytes.size) +
-                                                 " bytes; at most 2^48 - 1 fit in a field");
+    throw ValueError(
+        "message.too_long", "",
+        "a payload of " + std::to_string(bytes.size) + " bytes; at most 2^48 - 1 fit in a field");
   }
   const uint64_t size = bytes.size;
   Payload* payload = arena.NewPayload(std::move(bytes));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -156,10 +157,10 @@ void FreeRepeated(Arena& arena, const FieldInfo& field, RepeatedBase* list) {
 
 void Reserve(Arena& arena, RepeatedBase& list, uint64_t capacity, uint64_t element_size) {
   if (capacity <= list.capacity) return;
-  // Whole words, so that the memory can be given back; at least doubled, so that appending is
-  // constant time on average.
+  if (capacity > String::kMaxSize) throw std::bad_alloc();  // no size below can overflow
+  // At least doubled, so that appending is constant time on average.
   capacity = std::max({capacity, list.capacity * 2, uint64_t{8} / element_size});
-  const uint64_t bytes = (capacity * element_size + 7) & ~uint64_t{7};
+  const uint64_t bytes = Arena::ReusableSize(capacity * element_size);
   void* data = arena.Allocate(bytes);
   if (list.capacity != 0) {
     std::memcpy(data, list.data, list.size * element_size);
