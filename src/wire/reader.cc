@@ -37,6 +37,7 @@ WireType WireTypeOf(Kind kind) {
 }
 
 struct PendingCopy {
+  BufferRef buffer;  // a later occurrence of the field may have dropped it from the message
   std::byte* to;
   const uint8_t* from;
   uint64_t size = 0;
@@ -98,7 +99,8 @@ class Parser {
   Byte ReadValue(Byte p, Byte end, uint64_t* value) {
     const Byte start = p;
     p = ReadVarint(p, end, value);
-    if (p != nullptr) [[likely]] return p;
+    if (p != nullptr) [[likely]]
+      return p;
     if (end - start >= kMaxVarintSize) {
       return Fail("wire.varint", start, "a varint is longer than 10 bytes");
     }
@@ -187,16 +189,15 @@ SharedBytes Parser::SharePayload(Byte p, uint64_t size) {
   } else {
     for (uint64_t done = 0; done < size; done += kParallelPiece) {
       copies_.push_back(
-          {buffer.mutable_data() + done, p + done, std::min(kParallelPiece, size - done)});
+          {buffer, buffer.mutable_data() + done, p + done, std::min(kParallelPiece, size - done)});
     }
   }
   return SharedBytes(std::move(buffer));
 }
 
 void Parser::CopyPending() {
-  ParallelFor(options_.num_threads, copies_.size(), [&](uint64_t i) {
-    std::memcpy(copies_[i].to, copies_[i].from, copies_[i].size);
-  });
+  ParallelFor(options_.num_threads, copies_.size(),
+              [&](uint64_t i) { std::memcpy(copies_[i].to, copies_[i].from, copies_[i].size); });
 }
 
 void Parser::SetBytes(String& string, Byte p, uint64_t size) {
@@ -249,8 +250,9 @@ Parser::Byte Parser::ParsePayload(Message& message, const FieldInfo& field, Byte
 Parser::Byte Parser::SkipGroup(uint32_t number, Byte p, Byte end, int depth) {
   const Byte group = p;
   if (depth == 0) {
-    return Fail("wire.depth", p, "more than " + std::to_string(options_.max_recursion_depth) +
-                                     " levels of messages");
+    return Fail(
+        "wire.depth", p,
+        "more than " + std::to_string(options_.max_recursion_depth) + " levels of messages");
   }
   while (p < end) {
     const Byte start = p;
@@ -259,8 +261,9 @@ Parser::Byte Parser::SkipGroup(uint32_t number, Byte p, Byte end, int depth) {
     if (p == nullptr) return nullptr;
     if (static_cast<WireType>(tag & 7) == WireType::kEndGroup) {
       if (tag >> 3 == number) return p;
-      return Fail("wire.group", start, "an end-group tag of field " + std::to_string(tag >> 3) +
-                                           " in a group of field " + std::to_string(number));
+      return Fail("wire.group", start,
+                  "an end-group tag of field " + std::to_string(tag >> 3) +
+                      " in a group of field " + std::to_string(number));
     }
     p = SkipValue(tag, start, p, end, depth - 1, true);
     if (p == nullptr) return nullptr;
@@ -329,8 +332,9 @@ Parser::Byte Parser::ParseSubmessage(const MessageInfo& info, Message& message, 
   p = ReadLength(p, end, &size);
   if (p == nullptr) return nullptr;
   if (depth == 0) {
-    return Fail("wire.depth", start, "more than " + std::to_string(options_.max_recursion_depth) +
-                                         " levels of messages");
+    return Fail(
+        "wire.depth", start,
+        "more than " + std::to_string(options_.max_recursion_depth) + " levels of messages");
   }
   return ParseMessage(info, message, p, p + size, depth - 1);
 }
@@ -376,7 +380,8 @@ Parser::Byte Parser::ParsePacked(RepeatedBase& list, Kind kind, Byte p, Byte end
     return end;
   }
   // Every varint ends in one byte below 0x80, so the room is known before the first is decoded.
-  const auto count = static_cast<uint64_t>(std::count_if(p, end, [](uint8_t b) { return b < 128; }));
+  const auto count =
+      static_cast<uint64_t>(std::count_if(p, end, [](uint8_t b) { return b < 128; }));
   Reserve(arena_, list, list.size + count, width);
   const Byte stop = width == 8   ? DecodeInto<uint64_t>(list, count, p, end)
                     : width == 4 ? DecodeInto<uint32_t>(list, count, p, end)
@@ -428,7 +433,8 @@ Parser::Byte Parser::ParseRepeated(Message& message, const FieldInfo& field, uin
   const uint64_t width = ElementSize(field.kind);
   const bool scalar = WireTypeOf(field.kind) != WireType::kLengthDelimited;
   if (scalar && static_cast<WireType>(tag & 7) == WireType::kLengthDelimited) {
-    return ParsePacked(list, field.kind, p, end);
+    p = ParsePacked(list, field.kind, p, end);
+    return p == nullptr ? Inside(field) : p;
   }
   for (;;) {
     if (field.kind == Kind::kMessage) {
