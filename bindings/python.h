@@ -1,7 +1,10 @@
 // The little of the C API that every file here needs: references, and errors across the border.
 #pragma once
 
+// clang-format off: structmember.h needs what Python.h declares.
 #include <Python.h>
+#include <structmember.h>
+// clang-format on
 
 #include <exception>
 #include <utility>

@@ -104,19 +104,28 @@ class ONNX_LIGHT_EXPORT Serializer {
   const SerializeSizeResult& sizes() const { return sizes_; }
   uint64_t size() const { return sizes_.size(); }
 
+  // Bytes of payloads that Gather refers to instead of copying.
+  uint64_t shared_size() const { return shared_size_; }
+
   // Writes all size() bytes to `output`.
   void WriteTo(std::byte* output) const;
 
-  // One run of the output: bytes of `structure`, or a payload that is referred to.
-  struct Segment {
-    std::span<const std::byte> bytes;
-    BufferRef owner;
-  };
   // The output in runs: payloads of at least String::kPayloadSize are referred to, not copied. The
   // result does not need the message any more.
-  struct Segments {
-    std::vector<std::byte> structure;
-    std::vector<Segment> runs;
+  class Segments {
+   public:
+    struct Run {
+      std::span<const std::byte> bytes;
+      BufferRef owner;  // of a payload; null for bytes of the structure
+    };
+    std::span<const Run> runs() const { return runs_; }
+    // Copies all runs to `output`, one behind the other; `num_threads` as in SerializeOptions.
+    ONNX_LIGHT_EXPORT void CopyTo(std::byte* output, int num_threads) const;
+
+   private:
+    friend class Serializer;
+    std::vector<std::byte> structure_;
+    std::vector<Run> runs_;
   };
   Segments Gather() const;
 
@@ -127,7 +136,7 @@ class ONNX_LIGHT_EXPORT Serializer {
   const Replacements* replacements_;
   std::vector<uint64_t> lengths_;  // of submessages and packed fields, in the order of writing
   SerializeSizeResult sizes_;
-  uint64_t shared_size_ = 0;  // bytes of strings that Gather refers to
+  uint64_t shared_size_ = 0;
 };
 
 }  // namespace onnx_light

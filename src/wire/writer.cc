@@ -14,7 +14,7 @@
 namespace onnx_light {
 namespace {
 
-// Payloads of at least this size are copied by several threads, in pieces.
+// What several threads copy goes in pieces of this size.
 constexpr uint64_t kParallelPiece = 1 << 20;
 
 template <typename T>
@@ -161,27 +161,23 @@ class Measurer {
   uint64_t& shared_size_;
 };
 
-// A payload that was not copied when it was met, and where it belongs in the output.
-struct Deferred {
+// A string that is referred to, and where it belongs in the output.
+struct Shared {
   uint8_t* at;
-  const String* payload;
+  const String* string;
 };
 
 class Writer {
  public:
-  // With `deferred`, payloads of at least `threshold` bytes are noted there, in order; with `skip`
-  // they also take no room in the output.
+  // With `shared`, strings of at least String::kPayloadSize bytes are noted there, in order, and
+  // take no room in the output.
   Writer(const SerializeOptions& options, const Replacements* replacements, const uint64_t* lengths,
-         uint8_t* output, std::vector<Deferred>* deferred, uint64_t threshold, bool skip)
+         uint8_t* output, std::vector<Shared>* shared)
       : options_(options),
         replacements_(replacements),
         length_(lengths),
         p_(output),
-        deferred_(deferred),
-        threshold_(threshold),
-        skip_(skip) {}
-
-  uint8_t* position() const { return p_; }
+        shared_(shared) {}
 
   void Write(const MessageInfo& info, const Message& original) {
     const Message& message = Resolve(replacements_, original);
@@ -218,12 +214,11 @@ class Writer {
 
   void WriteString(const String& string) {
     p_ = WriteVarint(string.size(), p_);
-    if (deferred_ == nullptr || string.size() < threshold_) {
+    if (shared_ == nullptr || string.size() < String::kPayloadSize) {
       WriteBytes(string.view());
-      return;
+    } else {
+      shared_->push_back({p_, &string});
     }
-    deferred_->push_back({p_, &string});
-    if (!skip_) p_ += string.size();
   }
 
   void WriteScalar(Kind kind, const char* at) {
@@ -300,9 +295,7 @@ class Writer {
   const Replacements* replacements_;
   const uint64_t* length_;
   uint8_t* p_;
-  std::vector<Deferred>* deferred_;
-  const uint64_t threshold_;
-  const bool skip_;
+  std::vector<Shared>* shared_;
 };
 
 }  // namespace
@@ -321,49 +314,48 @@ Serializer::Serializer(const MessageInfo& info, const Message& message,
 }
 
 void Serializer::WriteTo(std::byte* output) const {
-  std::vector<Deferred> deferred;
-  const bool parallel = ResolveThreads(options_.num_threads) > 1;
-  Writer(options_, replacements_, lengths_.data(), reinterpret_cast<uint8_t*>(output),
-         parallel ? &deferred : nullptr, kParallelPiece, false)
+  Writer(options_, replacements_, lengths_.data(), reinterpret_cast<uint8_t*>(output), nullptr)
       .Write(info_, message_);
-  struct Piece {
-    uint8_t* to;
-    std::string_view from;
-  };
-  std::vector<Piece> pieces;
-  for (const auto& [at, payload] : deferred) {
-    for (uint64_t done = 0; done < payload->size(); done += kParallelPiece) {
-      pieces.push_back({at + done, payload->view().substr(done, kParallelPiece)});
-    }
-  }
-  ParallelFor(options_.num_threads, pieces.size(), [&](uint64_t i) {
-    std::memcpy(pieces[i].to, pieces[i].from.data(), pieces[i].from.size());
-  });
 }
 
 Serializer::Segments Serializer::Gather() const {
   Segments result;
-  std::vector<Deferred> deferred;
-  const uint64_t structure = size() - shared_size_;
-  result.structure.resize(structure);
-  auto* begin = reinterpret_cast<uint8_t*>(result.structure.data());
-  Writer(options_, replacements_, lengths_.data(), begin, &deferred, String::kPayloadSize, true)
-      .Write(info_, message_);
-  uint64_t position = 0;
-  const auto add_structure = [&](uint64_t end) {
+  std::vector<Shared> shared;
+  result.structure_.resize(size() - shared_size_);
+  auto* begin = reinterpret_cast<uint8_t*>(result.structure_.data());
+  Writer(options_, replacements_, lengths_.data(), begin, &shared).Write(info_, message_);
+  size_t position = 0;
+  const auto add_structure = [&](size_t end) {
     if (end > position) {
-      result.runs.push_back(
-          {{result.structure.data() + position, static_cast<size_t>(end - position)}, {}});
+      result.runs_.push_back({std::span(result.structure_).subspan(position, end - position), {}});
     }
     position = end;
   };
-  for (const auto& [at, payload] : deferred) {
-    add_structure(static_cast<uint64_t>(at - begin));
+  for (const auto& [at, payload] : shared) {
+    add_structure(static_cast<size_t>(at - begin));
     SharedBytes bytes = payload->Shared();
-    result.runs.push_back({bytes.span(), std::move(bytes.owner)});
+    result.runs_.push_back({bytes.span(), std::move(bytes.owner)});
   }
-  add_structure(structure);
+  add_structure(result.structure_.size());
   return result;
+}
+
+void Serializer::Segments::CopyTo(std::byte* output, int num_threads) const {
+  struct Piece {
+    std::byte* to;
+    std::span<const std::byte> from;
+  };
+  std::vector<Piece> pieces;
+  for (const Run& run : runs_) {
+    for (size_t done = 0; done < run.bytes.size(); done += kParallelPiece) {
+      const size_t count = std::min<size_t>(kParallelPiece, run.bytes.size() - done);
+      pieces.push_back({output + done, run.bytes.subspan(done, count)});
+    }
+    output += run.bytes.size();
+  }
+  ParallelFor(num_threads, pieces.size(), [&](uint64_t i) {
+    std::memcpy(pieces[i].to, pieces[i].from.data(), pieces[i].from.size());
+  });
 }
 
 }  // namespace onnx_light
