@@ -38,16 +38,16 @@ struct DensePayload {
 };
 
 // The keys or the values of a page, each in the form it chose for itself.
-using Payload = std::variant<DensePayload>;
+using PagePayload = std::variant<DensePayload>;
 
 // The dtype of a dense payload; nothing where it is encoded.
-inline std::optional<DType> DenseDType(const Payload& payload) {
+inline std::optional<DType> DenseDType(const PagePayload& payload) {
   const auto* dense = std::get_if<DensePayload>(&payload);
   return dense != nullptr ? std::optional(dense->dtype) : std::nullopt;
 }
 
 // Bytes of the whole payload, every row of its capacity.
-ONNX_LIGHT_EXPORT int64_t PayloadSize(const Payload& payload);
+ONNX_LIGHT_EXPORT int64_t PayloadSize(const PagePayload& payload);
 
 // A 64-bit checksum that is computed at most a few times and then kept. It covers a page as a
 // message, where start and length are part of the bytes, so it is kept for one pair of them: the
@@ -92,19 +92,20 @@ class ONNX_LIGHT_EXPORT Page {
   // A page of finished payloads that lie anywhere: a message, a mapped file. It never grows.
   // ValueError where a dim or the capacity is not positive (`cache.shape`) or a payload does not
   // have the size that follows (`cache.payload_size`); `path` says where, "blocks[3]".
-  static std::shared_ptr<const Page> Borrow(const CacheShape& shape, int64_t capacity, Payload key,
-                                            Payload value, const std::string& path);
+  static std::shared_ptr<const Page> Borrow(const CacheShape& shape, int64_t capacity,
+                                            PagePayload key, PagePayload value,
+                                            const std::string& path);
 
-  Page(Maker, const CacheShape& shape, int64_t capacity, int64_t committed, Payload key,
-       Payload value);
+  Page(Maker, const CacheShape& shape, int64_t capacity, int64_t committed, PagePayload key,
+       PagePayload value);
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
 
   const CacheShape& shape() const { return shape_; }
   int64_t capacity() const { return capacity_; }
-  const Payload& key() const { return key_; }
-  const Payload& value() const { return value_; }
-  const Payload& payload(Side side) const { return side == Side::kKey ? key_ : value_; }
+  const PagePayload& key() const { return key_; }
+  const PagePayload& value() const { return value_; }
+  const PagePayload& payload(Side side) const { return side == Side::kKey ? key_ : value_; }
 
   // For finished pages; see ChecksumSlot. Not part of the page's value.
   ChecksumSlot& checksum() const { return checksum_; }
@@ -114,7 +115,7 @@ class ONNX_LIGHT_EXPORT Page {
 
   const CacheShape shape_;
   const int64_t capacity_;
-  const Payload key_, value_;
+  const PagePayload key_, value_;
   // Where a page that grows is written; null otherwise.
   std::byte* key_rows_ = nullptr;
   std::byte* value_rows_ = nullptr;

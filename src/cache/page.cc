@@ -16,7 +16,7 @@ void CheckPositive(int64_t value, const char* what, const std::string& path) {
                    std::string(what) + " is " + std::to_string(value) + ", must be positive");
 }
 
-void CheckSize(const CacheShape& shape, int64_t capacity, Side side, const Payload& payload,
+void CheckSize(const CacheShape& shape, int64_t capacity, Side side, const PagePayload& payload,
                const std::string& path) {
   const std::string where = (path.empty() ? "" : path + ".") + Name(side);
   const auto& dense = std::get<DensePayload>(payload);
@@ -30,16 +30,16 @@ void CheckSize(const CacheShape& shape, int64_t capacity, Side side, const Paylo
 
 }  // namespace
 
-Page::Page(Maker, const CacheShape& shape, int64_t capacity, int64_t committed, Payload key,
-           Payload value)
+Page::Page(Maker, const CacheShape& shape, int64_t capacity, int64_t committed, PagePayload key,
+           PagePayload value)
     : shape_(shape),
       capacity_(capacity),
       key_(std::move(key)),
       value_(std::move(value)),
       committed_(committed) {}
 
-std::shared_ptr<const Page> Page::Borrow(const CacheShape& shape, int64_t capacity, Payload key,
-                                         Payload value, const std::string& path) {
+std::shared_ptr<const Page> Page::Borrow(const CacheShape& shape, int64_t capacity, PagePayload key,
+                                         PagePayload value, const std::string& path) {
   CheckPositive(shape.batch, "batch", path);
   CheckPositive(shape.heads, "heads", path);
   CheckPositive(shape.key_width, "key width", path);

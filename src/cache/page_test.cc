@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-Payload Dense(int64_t bytes, DType dtype = DType::kFloat32) {
+PagePayload Dense(int64_t bytes, DType dtype = DType::kFloat32) {
   const std::vector<std::byte> zeros(bytes);
   return DensePayload{dtype, CopyBytes(zeros.data(), bytes)};
 }
@@ -33,7 +33,8 @@ std::string CodeOf(F f, std::string* path = nullptr) {
 }
 
 TEST(PageTest, BorrowedPageKeepsItsPayloads) {
-  const Payload key = Dense(2 * 3 * 4 * 5 * 4), value = Dense(2 * 3 * 4 * 6, DType::kFloat8E5M2);
+  const PagePayload key = Dense(2 * 3 * 4 * 5 * 4),
+                    value = Dense(2 * 3 * 4 * 6, DType::kFloat8E5M2);
   const auto page = Page::Borrow({2, 3, 5, 6}, 4, key, value, "");
   EXPECT_EQ(page->capacity(), 4);
   EXPECT_EQ(std::get<DensePayload>(page->key()).bytes.data, std::get<DensePayload>(key).bytes.data);

@@ -98,7 +98,7 @@ int64_t DenseSize(const CacheShape& shape, Side side, int64_t capacity, DType dt
   return *size;
 }
 
-int64_t PayloadSize(const Payload& payload) {
+int64_t PayloadSize(const PagePayload& payload) {
   return static_cast<int64_t>(std::get<DensePayload>(payload).bytes.size);
 }
 
