@@ -1,0 +1,54 @@
+// Arrays that come from Python, and arrays that go there.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "onnx_light/array_view.h"
+#include "onnx_light/cache.h"
+
+namespace onnx_light::python {
+
+// What the docstrings call an array: an object with the buffer protocol or `__dlpack__`. It is
+// looked at where it lies, with any strides, and kept as it is while this lives.
+class ArrayArgument {
+ public:
+  // `name` is the argument's, and the path of errors. ValueError `cache.shape` unless it has four
+  // dims, `cache.dtype` unless its type is one of DType's, `cache.device` if it is not in the
+  // memory of the CPU; TypeError if it is no array; what the object itself raises.
+  ArrayArgument(nanobind::handle object, const char* name);
+  ~ArrayArgument();
+  ArrayArgument(const ArrayArgument&) = delete;
+  ArrayArgument& operator=(const ArrayArgument&) = delete;
+
+  const ArrayView& view() const { return view_; }
+  // Bytes of all elements; a rough figure, since an array of stride 0 can have any shape.
+  double nbytes() const;
+
+ private:
+  void ReadBuffer(nanobind::handle object, std::optional<DType> known, const char* name);
+  void ReadDLPack(nanobind::handle object, const char* name);
+
+  ArrayView view_;
+  Py_buffer buffer_{};
+  nanobind::ndarray<nanobind::ro> tensor_;
+};
+
+// A numpy array that shows `rows` without a copy and cannot be written. `owner` keeps them alive.
+nanobind::object ReadOnlyArray(const ArrayView& rows, nanobind::handle owner);
+
+// The visible rows of a dense page, the same way; they live as long as any array of them.
+nanobind::object PageArray(const PlacedPage& placed, Side side);
+
+// One side of the cache in a new numpy array that cannot be written. Lets other threads run.
+nanobind::object CacheArray(const PagedCache& cache, Side side, std::optional<DType> dtype);
+
+// The type that a Python argument names: None, a name, or anything that numpy takes for a dtype.
+// ValueError `cache.dtype` for any other type.
+std::optional<DType> ToDType(nanobind::handle dtype);
+
+}  // namespace onnx_light::python

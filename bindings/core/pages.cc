@@ -1,0 +1,162 @@
+// The pages of a cache as Python sees them.
+#include "core/pages.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "core/arrays.h"
+#include "core/bind.h"
+#include "onnx_light/cache.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace onnx_light::python {
+namespace {
+
+bool EqualPages(const PlacedPage& a, const PlacedPage& b) {
+  return PagedCache::FromPages({&a, 1}) == PagedCache::FromPages({&b, 1});
+}
+
+std::string PageText(const PlacedPage& placed) {
+  return "Page(start=" + std::to_string(placed.start) + ", end=" + std::to_string(placed.end()) +
+         ", capacity=" + std::to_string(placed.page->capacity()) +
+         ", key=" + FormatText(placed, Side::kKey) + ", value=" + FormatText(placed, Side::kValue) +
+         ")";
+}
+
+PlacedPage PageAt(const Pages& pages, int64_t index) {
+  const PageRange range = pages.cache.pages();
+  const int64_t size = range.size();
+  if (index < -size || index >= size) {
+    throw nb::index_error(
+        ("page " + std::to_string(index) + " of " + std::to_string(size) + " pages").c_str());
+  }
+  return range[index < 0 ? index + size : index];
+}
+
+nb::list PagesOfSlice(const Pages& pages, const nb::slice& slice) {
+  const PageRange range = pages.cache.pages();
+  const auto [start, stop, step, length] = slice.compute(static_cast<size_t>(range.size()));
+  nb::list result;
+  for (size_t i = 0; i < length; ++i) {
+    result.append(range[static_cast<int64_t>(start) + static_cast<int64_t>(i) * step]);
+  }
+  return result;
+}
+
+int64_t Count(const Pages& pages, const PlacedPage& page) {
+  int64_t count = 0;
+  const PageRange range = pages.cache.pages();
+  for (const PlacedPage& placed : range) count += EqualPages(placed, page) ? 1 : 0;
+  return count;
+}
+
+int64_t Index(const Pages& pages, const PlacedPage& page) {
+  const PageRange range = pages.cache.pages();
+  int64_t index = 0;
+  for (const PlacedPage& placed : range) {
+    if (EqualPages(placed, page)) return index;
+    ++index;
+  }
+  throw nb::value_error((PageText(page) + " is not among the pages").c_str());
+}
+
+void BindPayload(nb::module_& m) {
+  nb::class_<PayloadOfPage>(m, "PagePayload", "The keys or the values of a page.")
+      .def_prop_ro(
+          "format", [](const PayloadOfPage& self) { return FormatText(self.placed, self.side); },
+          "How the numbers are stored: \"float32\", \"float16\", \"bfloat16\", \"float8_e4m3fn\"\n"
+          "or \"float8_e5m2\". str() of it is stable.")
+      .def_prop_ro(
+          "array", [](const PayloadOfPage& self) { return PageArray(self.placed, self.side); },
+          nb::sig("def array(self) -> numpy.typing.NDArray[typing.Any]"),
+          "The rows [batch, heads, end - start, width] in the dtype that format names: a "
+          "read-only\n"
+          "view without a copy, valid as long as it is held. O(1).")
+      .def_prop_ro(
+          "nbytes", [](const PayloadOfPage& self) { return PayloadSize(self.payload()); },
+          "Bytes of all rows of the capacity.")
+      .def("__repr__", [](const PayloadOfPage& self) {
+        return "PagePayload(format='" + FormatText(self.placed, self.side) +
+               "', nbytes=" + std::to_string(PayloadSize(self.payload())) + ")";
+      });
+}
+
+void BindPage(nb::module_& m) {
+  nb::class_<PlacedPage> page(
+      m, "Page",
+      "Keys and values of the consecutive positions [start, end) of a cache. Immutable.");
+  page.def_prop_ro(
+          "start", [](const PlacedPage& self) { return self.start; },
+          "Position of the first token.")
+      .def_prop_ro(
+          "end", [](const PlacedPage& self) { return self.end(); },
+          "Position after the last token.")
+      .def_prop_ro(
+          "capacity", [](const PlacedPage& self) { return self.page->capacity(); },
+          "Tokens that the page has memory for; only end - start of them count.")
+      .def_prop_ro(
+          "nbytes",
+          [](const PlacedPage& self) {
+            return PayloadSize(self.page->key()) + PayloadSize(self.page->value());
+          },
+          "Bytes of both payloads, rows past the end included.")
+      .def_prop_ro(
+          "key",
+          [](const PlacedPage& self) {
+            return PayloadOfPage{self, Side::kKey};
+          },
+          "The keys.")
+      .def_prop_ro(
+          "value",
+          [](const PlacedPage& self) {
+            return PayloadOfPage{self, Side::kValue};
+          },
+          "The values.")
+      .def(
+          "__len__", [](const PlacedPage& self) { return self.length; }, "end - start.")
+      .def("__eq__", &EqualPages, nb::is_operator(), nb::call_guard<nb::gil_scoped_release>(),
+           nb::sig("def __eq__(self, other: object, /) -> bool"),
+           "Equal positions, formats and bits of the rows. O(rows).")
+      .def("__repr__", &PageText);
+  page.attr("__hash__") = nb::none();
+}
+
+}  // namespace
+
+std::string FormatText(const PlacedPage& placed, Side side) {
+  return std::string(Name(*DenseDType(placed.page->payload(side))));
+}
+
+void BindPages(nb::module_& m) {
+  BindPayload(m);
+  BindPage(m);
+  nb::class_<Pages>(m, "Pages", "The pages of a cache in order: an immutable sequence.")
+      .def("__len__", [](const Pages& self) { return self.cache.pages().size(); })
+      .def("__getitem__", &PageAt, "index"_a,
+           nb::sig("def __getitem__(self, index: int, /) -> Page"),
+           "One page, O(log pages); IndexError outside. A slice gives a list.")
+      .def("__getitem__", &PagesOfSlice, "index"_a,
+           nb::sig("def __getitem__(self, index: slice, /) -> list[Page]"))
+      .def(
+          "__iter__", [](nb::handle self) { return nb::steal(PySeqIter_New(self.ptr())); },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[Page]"))
+      .def(
+          "__contains__",
+          [](const Pages& self, nb::handle page) {
+            return nb::isinstance<PlacedPage>(page) &&
+                   Count(self, nb::cast<const PlacedPage&>(page)) > 0;
+          },
+          "page"_a, nb::sig("def __contains__(self, page: object, /) -> bool"))
+      .def("index", &Index, "page"_a,
+           "Index of the first page that equals `page`; ValueError if there is none.")
+      .def("count", &Count, "page"_a, "How many pages equal `page`.")
+      .def("__repr__", [](const Pages& self) {
+        return "Pages(" + std::to_string(self.cache.pages().size()) + ")";
+      });
+}
+
+}  // namespace onnx_light::python
