@@ -33,8 +33,8 @@ ONNX_LIGHT_EXPORT bool Equal(const MessageInfo& info, const Message& a, const Me
 ONNX_LIGHT_EXPORT std::optional<std::string> FirstDifference(const MessageInfo& info,
                                                              const Message& a, const Message& b);
 
-// protobuf's text format, byte for byte what its Python package prints: fields in the order of their
-// numbers, two spaces a level, no unknown fields.
+// protobuf's text format, byte for byte what its Python package prints: fields in the order of
+// their numbers, two spaces a level, no unknown fields.
 ONNX_LIGHT_EXPORT std::string ToText(const MessageInfo& info, const Message& message);
 
 }  // namespace onnx_light

@@ -11,7 +11,7 @@ constexpr uint64_t kMaxChunkSize = 1024 * 1024;
 constexpr uint64_t kMaxSize = uint64_t{1} << 62;
 // Free lists: one per word count up to kExactSize, four per doubling above.
 constexpr uint64_t kExactSize = 1024;
-constexpr int kExactLists = kExactSize / 8 + 1;
+constexpr uint64_t kExactLists = kExactSize / 8 + 1;
 
 // The list whose blocks have the largest step at or below `size`. REQUIRES: at least kExactSize.
 uint64_t StepBelow(uint64_t size) {
@@ -45,8 +45,8 @@ struct Arena::FreeLists {
 uint64_t Arena::ReusableSize(uint64_t size) {
   size = (size + 7) & ~uint64_t{7};
   if (size <= kExactSize || size > kLargeSize) return size;
-  const uint64_t step = std::bit_floor(size - 1) / 4;
-  return (size + step - 1) / step * step;
+  const int shift = std::bit_width(size - 1) - 3;
+  return (((size - 1) >> shift) + 1) << shift;
 }
 
 Arena::~Arena() {
