@@ -15,7 +15,7 @@ constexpr uint64_t kExactLists = kExactSize / 8 + 1;
 
 // The list whose blocks have the largest step at or below `size`. REQUIRES: at least kExactSize.
 uint64_t StepBelow(uint64_t size) {
-  const int doubling = std::bit_width(size) - 1;
+  const int doubling = static_cast<int>(std::bit_width(size)) - 1;
   return 4 * static_cast<uint64_t>(doubling - std::countr_zero(kExactSize)) +
          (size >> (doubling - 2) & 3);
 }
@@ -45,7 +45,7 @@ struct Arena::FreeLists {
 uint64_t Arena::ReusableSize(uint64_t size) {
   size = (size + 7) & ~uint64_t{7};
   if (size <= kExactSize || size > kLargeSize) return size;
-  const int shift = std::bit_width(size - 1) - 3;
+  const int shift = static_cast<int>(std::bit_width(size - 1)) - 3;
   return (((size - 1) >> shift) + 1) << shift;
 }
 
