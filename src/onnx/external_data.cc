@@ -208,6 +208,7 @@ void ExternalReader::Add(const MessageInfo& info, const Message& message) {
 
 std::vector<std::string> ExternalReader::Locations() const {
   std::vector<std::string> locations;
+  locations.reserve(groups_.size());
   for (const auto& group : groups_) locations.push_back(group.first);
   return locations;
 }

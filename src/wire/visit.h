@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ template <typename M>
 struct VisitFrame {
   VisitFrame(const MessageInfo& message_info, M& visited) : info(&message_info), message(&visited) {
     for (uint32_t bits = visited.presence; bits != 0; bits &= bits - 1) {
-      const int index = std::countr_zero(bits);
+      const auto index = static_cast<size_t>(std::countr_zero(bits));
       if (message_info.fields[index].kind == Kind::kMessage) fields_left |= uint32_t{1} << index;
     }
   }
@@ -26,7 +27,7 @@ struct VisitFrame {
   M* Next() {
     while (position == count) {
       if (fields_left == 0) return nullptr;
-      field = &info->fields[std::countr_zero(fields_left)];
+      field = &info->fields[static_cast<size_t>(std::countr_zero(fields_left))];
       fields_left &= fields_left - 1;
       position = 0;
       count = field->repeated ? Member<RepeatedBase*>(*message, *field)->size : 1;
