@@ -59,7 +59,7 @@ std::string RelativeLocation(const std::string& path, const std::string& data_pa
                      "external data must lie in or below the folder of the message file, " +
                          SplitPath(path).folder);
   }
-  const std::string location =
+  std::string location =
       data_folder == folder ? data.name : data_folder.substr(prefix.size()) + "/" + data.name;
   CheckLocation(location);
   if (location.front() == '#') {
