@@ -1,0 +1,264 @@
+"""External data: payloads that lie in other files beside the file of the message."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import IO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_light.errors import CodedError
+from onnx_light.onnx_py._onnxpyprotoop import EncodedValueProto, TensorProto
+
+Payload = TensorProto | EncodedValueProto
+_Path = str | os.PathLike[str]
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Reference(NamedTuple):
+    """A range of bytes of a file; no length means up to its end."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+def is_external(payload: Payload) -> bool:
+    """Whether the payload lies in another file."""
+    return payload.data_location == TensorProto.EXTERNAL
+
+
+def reference(payload: Payload) -> Reference:
+    """The place that the entries of external_data name.
+
+    Of several entries with one key the last counts; entries with unknown keys mean nothing.
+
+    Raises:
+        CodedError: ``external.location`` if there is none, ``external.path`` as check_location(),
+            ``external.number`` for an offset or length that is no plain decimal number.
+    """
+    entries = {entry.key: entry.value for entry in payload.external_data}
+    location = entries.get("location", "")
+    if not location:
+        raise CodedError("external.location", "external_data", "there is no location")
+    if location.startswith("#"):
+        raise CodedError(
+            "external.location", "external_data", f"{_quote(location)} is memory of another program"
+        )
+    check_location(location)
+    length = _number("length", entries["length"]) if "length" in entries else None
+    return Reference(location, _number("offset", entries.get("offset", "0")), length)
+
+
+def _number(key: str, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,40}", text) or int(text) >= 2**64:
+        raise CodedError(
+            "external.number",
+            "external_data",
+            f"{key} must be a decimal number below 2^64, is {_quote(text)}",
+        )
+    return int(text)
+
+
+def _quote(text: str) -> str:
+    """Untrusted text, fit for a message."""
+    return ascii(text if len(text) <= 200 else text[:200] + "...")
+
+
+def check_location(location: str, path: str = "external_data") -> list[str]:
+    """The components of a relative POSIX path of a file that cannot leave its folder.
+
+    Raises:
+        CodedError: ``external.path``.
+    """
+    components = location.split("/")
+    problem = ""
+    if not location:
+        problem = "is empty"
+    elif "\0" in location:
+        problem = "has a NUL byte"
+    elif location.startswith("/"):
+        problem = "is absolute; it must be relative to the folder of the model"
+    elif ".." in components:
+        problem = 'has a ".." component'
+    elif components[-1] in ("", "."):
+        problem = "names a folder, not a file"
+    if problem:
+        raise CodedError("external.path", path, f"location {_quote(location)} {problem}")
+    return [component for component in components if component not in ("", ".")]
+
+
+def read(payload: Payload, base_dir: _Path, size: int | None = None) -> npt.NDArray[np.uint8]:
+    """The bytes of an external payload.
+
+    Args:
+        payload: a payload that is external.
+        base_dir: the folder that its location is relative to; empty is the current one.
+        size: the number of bytes that it must have, if known.
+
+    Raises:
+        CodedError: as reference(); ``external.link``, ``external.not_regular``, or
+            ``external.range`` for bytes outside the file; ``tensor.size`` for another size.
+        OSError: the file cannot be opened or read.
+    """
+    with _open(payload, base_dir, size) as (file, offset, length):
+        data = np.empty(length, np.uint8)
+        file.seek(offset)
+        if file.readinto(data.data) != length:
+            raise CodedError("external.range", "external_data", "the file became shorter")
+    data.flags.writeable = False
+    return data
+
+
+def check(payload: Payload, base_dir: _Path, size: int | None = None) -> None:
+    """Finds what read() would find wrong, without reading the bytes.
+
+    Raises:
+        As read().
+    """
+    with _open(payload, base_dir, size):
+        pass
+
+
+@contextlib.contextmanager
+def _open(
+    payload: Payload, base_dir: _Path, size: int | None
+) -> Iterator[tuple[io.BufferedReader, int, int]]:
+    """The open file of a payload, its offset and length."""
+    place = reference(payload)
+    folder = _open_folder(base_dir, place.location)
+    try:
+        file = _open_regular(folder, place.location)
+    finally:
+        os.close(folder)
+    with file:
+        offset, length = _range(place, os.fstat(file.fileno()).st_size)
+        if size is not None and length != size:
+            raise CodedError(
+                "tensor.size", "external_data", f"{length} bytes, but the dims need {size}"
+            )
+        yield file, offset, length
+
+
+def _range(place: Reference, file_size: int) -> tuple[int, int]:
+    rest = file_size - place.offset
+    length = max(rest, 0) if place.length is None else place.length
+    if length > rest:
+        raise CodedError(
+            "external.range",
+            "external_data",
+            f"{length} bytes at offset {place.offset} are not within {_quote(place.location)}, "
+            f"which has {file_size} bytes",
+        )
+    return place.offset, length
+
+
+def inline(payload: Payload, base_dir: _Path) -> None:
+    """Makes an external payload part of its message.
+
+    Raises:
+        As read().
+    """
+    payload.raw_data = read(payload, base_dir)
+    payload.ClearField("external_data")
+    payload.ClearField("data_location")
+
+
+def refer(payload: Payload, place: Reference) -> None:
+    """Replaces the bytes of a payload by the place where they lie."""
+    payload.ClearField("raw_data")
+    payload.ClearField("external_data")
+    payload.data_location = TensorProto.EXTERNAL
+    for key, value in place._asdict().items():
+        payload.external_data.add(key=key, value=str(value))
+
+
+@contextlib.contextmanager
+def replace_file(base_dir: _Path, location: str) -> Iterator[IO[bytes]]:
+    """A file to write that takes its name when the block ends well, and vanishes otherwise.
+
+    Readers of a file that has the name already keep what they have.
+    """
+    name = check_location(location)[-1]
+    folder = _open_folder(base_dir, location)
+    temporary = f".onnx_light.{os.urandom(8).hex()}.tmp"
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())  # before a message that refers to it
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(temporary, dir_fd=folder)
+                raise
+    finally:
+        os.close(folder)
+
+
+def _open_folder(base_dir: _Path, location: str) -> int:
+    """The folder of the file at `location`, without a link on the way from base_dir."""
+    folder = os.open(os.fspath(base_dir) or ".", _FOLDER_FLAGS)
+    for name in check_location(location)[:-1]:
+        outer = folder
+        try:
+            folder = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=outer)
+        except OSError as error:
+            if _is_link(name, outer):
+                raise _link_error(location) from None
+            raise OSError(error.errno, error.strerror, location) from None
+        finally:
+            os.close(outer)
+    return folder
+
+
+def _open_regular(folder: int, location: str) -> io.BufferedReader:
+    try:
+        fd = os.open(check_location(location)[-1], _FILE_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _link_error(location) from None
+        if error.errno == errno.ENXIO:
+            raise _not_regular(location) from None
+        raise OSError(error.errno, error.strerror, location) from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise _not_regular(location)
+    if status.st_nlink > 1:
+        os.close(fd)
+        raise CodedError(
+            "external.link",
+            "external_data",
+            f"{_quote(location)} has {status.st_nlink} hard links: others may own it",
+        )
+    return os.fdopen(fd, "rb")
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode)
+    except OSError:
+        return False
+
+
+def _link_error(location: str) -> CodedError:
+    return CodedError(
+        "external.link", "external_data", f"{_quote(location)} leads through a symbolic link"
+    )
+
+
+def _not_regular(location: str) -> CodedError:
+    return CodedError(
+        "external.not_regular", "external_data", f"{_quote(location)} is not a regular file"
+    )
