@@ -12,6 +12,8 @@ namespace nb = nanobind;
 NB_MODULE(_onnxpyprotoop, m) {
   using namespace onnx_light::python;
   m.doc() = "The messages of ONNX and of paged caches, with the Python interface of protobuf.";
+  // The message classes live until the process ends, and hold the enums.
+  nb::set_leak_warnings(false);
   try {
     AddPayloadType();
     AddListTypes(m.ptr());

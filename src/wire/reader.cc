@@ -53,7 +53,8 @@ class Parser {
         end_(begin_ + input.bytes.size()) {}
 
   void Run(const MessageInfo& info, Message& message) {
-    if (ParseMessage(info, message, begin_, end_, options_.max_recursion_depth) == nullptr) {
+    if (begin_ != end_ &&
+        ParseMessage(info, message, begin_, end_, options_.max_recursion_depth) == nullptr) {
       throw ParseError(code_, path_, static_cast<uint64_t>(at_ - begin_), text_);
     }
     if (borrowed_) arena_.Keep(owner_);
