@@ -196,6 +196,12 @@ def _check_attribute(attribute: AttributeProto, context: _Context) -> None:
         raise CodedError("check.missing", expected, "must be set")
 
 
+def _check_type(declared: TypeProto, context: _Context) -> None:
+    parent = context.place.parent
+    if parent is None or parent.field != "value_info":  # that may say no more than a name
+        _require(declared, "value")
+
+
 def _check_tensor(tensor: TensorProto, context: _Context) -> None:
     layout = tensor_layout(tensor)
     if layout.field == "external_data":
@@ -212,7 +218,7 @@ def _check_encoded_value(value: EncodedValueProto, context: _Context) -> None:
         _check_external(value, context, None)
 
 
-def _check_external(payload: external.Payload, context: _Context, size: int | None) -> None:
+def _check_external(payload: external.PayloadMessage, context: _Context, size: int | None) -> None:
     if context.base_dir is None:
         external.reference(payload)
     else:
@@ -261,7 +267,7 @@ _RULES: dict[type[Message], _Rule] = {
     PagedCacheBlockProto: _check_block,
     OperatorSetIdProto: _requires("version"),
     ValueInfoProto: _requires("name"),
-    TypeProto: _requires("value"),
+    TypeProto: _check_type,
     PersistentBindingProto: _requires("input_name", "output_name"),
     StructTypeProto: _requires("kind"),
     StructTypeProto.Array: _requires("element_type", "dimension"),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from onnx_light.errors import CodedError
 from onnx_light.onnx_py._onnxpyprotoop import EncodedValueProto, TensorProto
 
-Payload = TensorProto | EncodedValueProto
+PayloadMessage = TensorProto | EncodedValueProto
 _Path = str | os.PathLike[str]
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -32,12 +32,12 @@ class Reference(NamedTuple):
     length: int | None
 
 
-def is_external(payload: Payload) -> bool:
+def is_external(payload: PayloadMessage) -> bool:
     """Whether the payload lies in another file."""
     return payload.data_location == TensorProto.EXTERNAL
 
 
-def reference(payload: Payload) -> Reference:
+def reference(payload: PayloadMessage) -> Reference:
     """The place that the entries of external_data name.
 
     Of several entries with one key the last counts; entries with unknown keys mean nothing.
@@ -97,7 +97,9 @@ def check_location(location: str, path: str = "external_data") -> list[str]:
     return [component for component in components if component not in ("", ".")]
 
 
-def read(payload: Payload, base_dir: _Path, size: int | None = None) -> npt.NDArray[np.uint8]:
+def read(
+    payload: PayloadMessage, base_dir: _Path, size: int | None = None
+) -> npt.NDArray[np.uint8]:
     """The bytes of an external payload.
 
     Args:
@@ -119,7 +121,7 @@ def read(payload: Payload, base_dir: _Path, size: int | None = None) -> npt.NDAr
     return data
 
 
-def check(payload: Payload, base_dir: _Path, size: int | None = None) -> None:
+def check(payload: PayloadMessage, base_dir: _Path, size: int | None = None) -> None:
     """Finds what read() would find wrong, without reading the bytes.
 
     Raises:
@@ -131,7 +133,7 @@ def check(payload: Payload, base_dir: _Path, size: int | None = None) -> None:
 
 @contextlib.contextmanager
 def _open(
-    payload: Payload, base_dir: _Path, size: int | None
+    payload: PayloadMessage, base_dir: _Path, size: int | None
 ) -> Iterator[tuple[io.BufferedReader, int, int]]:
     """The open file of a payload, its offset and length."""
     place = reference(payload)
@@ -162,7 +164,7 @@ def _range(place: Reference, file_size: int) -> tuple[int, int]:
     return place.offset, length
 
 
-def inline(payload: Payload, base_dir: _Path) -> None:
+def inline(payload: PayloadMessage, base_dir: _Path) -> None:
     """Makes an external payload part of its message.
 
     Raises:
@@ -173,7 +175,7 @@ def inline(payload: Payload, base_dir: _Path) -> None:
     payload.ClearField("data_location")
 
 
-def refer(payload: Payload, place: Reference) -> None:
+def refer(payload: PayloadMessage, place: Reference) -> None:
     """Replaces the bytes of a payload by the place where they lie."""
     payload.ClearField("raw_data")
     payload.ClearField("external_data")

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from onnx_light.errors import CodedError
 from onnx_light.onnx import external
-from onnx_light.onnx.walk import find_payloads
+from onnx_light.onnx.walk import Payload, find_payloads
 from onnx_light.onnx_py._onnxpyprotoop import Message, ModelProto, ParseOptions
 
 _Path = str | os.PathLike[str]
@@ -64,10 +64,17 @@ def load_model(
         return model
     model = _decode(_read(f), chosen)
     if load_external_data and path is not None:
-        for payload, _ in list(find_payloads(model)):
-            if external.is_external(payload):
-                external.inline(payload, os.path.dirname(path))
+        _load_external_data(model, os.path.dirname(path))
     return model
+
+
+def _load_external_data(model: ModelProto, folder: str) -> None:
+    for payload, place in find_payloads(model):
+        if external.is_external(payload):
+            try:
+                external.inline(payload, folder)
+            except CodedError as error:
+                raise CodedError(error.code, place.path, error.message) from None
 
 
 def load_model_from_string(s: bytes | str, format: str = _PROTOBUF) -> ModelProto:
@@ -122,9 +129,10 @@ def save_model(
         if path is None:
             raise CodedError("files.path", "f", "external data need the path of the model's file")
         message = copy.copy(message)
-        moved = _payloads_to_move(message, size_threshold, convert_attribute)
+        payloads = list(find_payloads(message))
+        moved = _payloads_to_move(payloads, size_threshold, convert_attribute)
         folder, model_name = os.path.split(path)
-        names = _Names(message, model_name)
+        names = _Names(payloads, model_name)
         if all_tensors_to_one_file:
             _move_to_one_file(moved, folder, names.single(location))
         else:
@@ -138,12 +146,12 @@ save = save_model
 
 
 def _payloads_to_move(
-    message: Message, size_threshold: int, convert_attribute: bool
-) -> list[external.Payload]:
+    payloads: list[Payload], size_threshold: int, convert_attribute: bool
+) -> list[external.PayloadMessage]:
     return [
         payload
-        for payload, in_attribute in find_payloads(message)
-        if (convert_attribute or not in_attribute)
+        for payload, place in payloads
+        if (convert_attribute or not place.in_attribute)
         and payload.HasField("raw_data")
         and not external.is_external(payload)
         and len(payload.payload("raw_data")) >= size_threshold
@@ -153,10 +161,10 @@ def _payloads_to_move(
 class _Names:
     """Names for files of external data that are free."""
 
-    def __init__(self, message: Message, model_name: str) -> None:
+    def __init__(self, payloads: list[Payload], model_name: str) -> None:
         self._model_name = model_name
         self._used = {model_name}
-        for payload, _ in find_payloads(message):
+        for payload, _ in payloads:
             if external.is_external(payload):
                 location = external.reference(payload).location
                 self._used.add("/".join(external.check_location(location)))
@@ -186,7 +194,7 @@ def _is_plain_file_name(name: str) -> bool:
     return re.fullmatch(r"(?!\.)[^\x00-\x1f<>:;,?\"*|/\\]{1,50}", name) is not None
 
 
-def _move_to_one_file(moved: list[external.Payload], folder: str, location: str) -> None:
+def _move_to_one_file(moved: list[external.PayloadMessage], folder: str, location: str) -> None:
     if not moved:
         return
     end = 0
@@ -200,7 +208,7 @@ def _move_to_one_file(moved: list[external.Payload], folder: str, location: str)
             external.refer(payload, external.Reference(location, begin, len(data)))
 
 
-def _move_to_own_files(moved: list[external.Payload], folder: str, names: _Names) -> None:
+def _move_to_own_files(moved: list[external.PayloadMessage], folder: str, names: _Names) -> None:
     for payload in moved:
         location = names.next(payload.name)
         data = payload.payload("raw_data")

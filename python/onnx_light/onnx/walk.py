@@ -9,6 +9,7 @@ from onnx_light.onnx_py._onnxpyprotoop import (
     AttributeProto,
     EncodedValueProto,
     Message,
+    NodeProto,
     RepeatedMessage,
     TensorProto,
 )
@@ -44,7 +45,10 @@ class Visited(NamedTuple):
 
 
 def visit_messages(root: Message) -> Iterator[Visited]:
-    """`root` and every message below it, each before those in it, in the order of the fields."""
+    """`root` and the messages below it, each before those in it, in the order of the fields.
+
+    Of a node only the attributes are visited.
+    """
     todo = [Visited(root)]
     while todo:
         place = todo.pop()
@@ -53,10 +57,15 @@ def visit_messages(root: Message) -> Iterator[Visited]:
 
 
 def _children(place: Visited) -> list[Visited]:
+    message = place.message
+    if isinstance(message, NodeProto):  # there are many, and all the rest is text
+        return [
+            Visited(item, place, "attribute", i, False) for i, item in enumerate(message.attribute)
+        ]
     children: list[Visited] = []
-    for name, value in place.message.ListFields():
+    for name, value in message.ListFields():
         inside = place.in_attribute
-        if isinstance(place.message, AttributeProto):
+        if isinstance(message, AttributeProto):
             inside = name not in ("g", "graphs")
         if isinstance(value, Message):
             children.append(Visited(value, place, name, -1, inside))
@@ -68,14 +77,14 @@ def _children(place: Visited) -> list[Visited]:
 
 
 class Payload(NamedTuple):
-    """A message with a payload; in_attribute as in Visited."""
+    """A message with a payload, and where it lies."""
 
     message: TensorProto | EncodedValueProto
-    in_attribute: bool
+    place: Visited
 
 
 def find_payloads(root: Message) -> Iterator[Payload]:
     """Every tensor and encoded value in `root`, itself included."""
     for place in visit_messages(root):
         if isinstance(place.message, TensorProto | EncodedValueProto):
-            yield Payload(place.message, place.in_attribute)
+            yield Payload(place.message, place)
