@@ -1,5 +1,7 @@
 #include "core/arrays.h"
 
+#include <nanobind/stl/string.h>
+
 #include <memory>
 #include <string>
 #include <utility>
