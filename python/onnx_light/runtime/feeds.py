@@ -1,0 +1,220 @@
+"""What a run is fed: the caller's inputs, the state, and what follows from both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnx_light.errors import CodedError
+from onnx_light.runtime.bindings import Binding, Bindings
+from onnx_light.runtime.model import Model
+from onnx_light.runtime.ort import TENSOR_DTYPES, is_ort_value, to_array, to_ort_value
+from onnx_light.runtime.sizes import cache_sizes
+from onnx_light.runtime.state import NO_TOKENS, State, Tokens
+
+_IDS = "input_ids"
+# The first of these that is fed tells the batch and the number of new tokens.
+_STEPS = (_IDS, "inputs_embeds")
+_MASK = "attention_mask"
+_POSITIONS = "position_ids"
+_LENGTHS = "seqlens_k"
+_TOTAL = "total_sequence_length"
+_INTEGERS = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run, before it is run.
+
+    Attributes:
+        feed: an OrtValue for every input that is known.
+        past: the number of tokens in the caches that go in.
+        batch: the number of sequences, if the inputs tell.
+        count: the number of new tokens, if the inputs tell.
+        past_tokens: the ids that go with the caches; None if not known.
+        new_tokens: the ids that are fed [batch, count]; None if not known.
+        irregular: of the state that this run makes.
+    """
+
+    feed: dict[str, Any]
+    past: int
+    batch: int | None
+    count: int | None
+    past_tokens: Tokens | None
+    new_tokens: Tokens | None
+    irregular: str
+
+
+def _fail(code: str, path: str, message: str) -> CodedError:
+    return CodedError(f"runtime.{code}", path, message)
+
+
+class StepBuilder:
+    """Makes the steps of one model."""
+
+    def __init__(self, model: Model, bindings: Bindings) -> None:
+        self._model = model
+        self._bindings = bindings
+        self._inputs = {item.name: item for item in model.session.get_inputs()}
+
+    def build(self, given: Mapping[str, Any], state: State) -> Step:
+        """The run of `given` behind `state`.
+
+        Bound inputs in `given` replace those of the state.
+
+        Raises:
+            CodedError: ``runtime.feed``: inputs that contradict each other or the state, or one
+                that is needed and follows from nothing. ``runtime.size``, ``runtime.dtype``.
+        """
+        feed = {name: _as_value(name, value) for name, value in given.items()}
+        caches = [binding for binding in self._bindings.caches if binding.input in feed]
+        if not caches:
+            irregular, past_tokens = state.irregular, state.tokens
+        else:
+            irregular, past_tokens = "", None
+        for binding in self._bindings.all:
+            if binding.input not in feed and binding.input in state.values:
+                feed[binding.input] = state.values[binding.input]
+        past = self._past_length(feed)
+        if past == 0:
+            past_tokens = NO_TOKENS
+        batch, count = self._batch_and_count(feed)
+        self._check_batch(feed, batch)
+        self._add_empty_tensors(feed, batch)
+        irregular = irregular or self._irregularity(feed, past, count)
+        self._add_what_follows(feed, past, batch, count, irregular)
+        return Step(feed, past, batch, count, past_tokens, _new_tokens(feed), irregular)
+
+    def _past_length(self, feed: Mapping[str, Any]) -> int:
+        first = ""
+        length = 0
+        for binding in self._bindings.caches:
+            if binding.input not in feed:
+                continue
+            shape = feed[binding.input].shape()
+            if len(shape) != 4:
+                raise _fail(
+                    "feed", binding.input, f"{shape}; [batch, heads, tokens, width] is needed"
+                )
+            if not first:
+                first, length = binding.input, shape[2]
+            if shape[2] != length:
+                raise _fail(
+                    "feed",
+                    binding.input,
+                    f"{shape[2]} tokens, but {first} has {length}; feed all bound inputs or none",
+                )
+        return length
+
+    def _batch_and_count(self, feed: Mapping[str, Any]) -> tuple[int | None, int | None]:
+        for name in _STEPS:
+            if name in feed and len(feed[name].shape()) >= 2:
+                return feed[name].shape()[0], feed[name].shape()[1]
+        return None, None
+
+    def _check_batch(self, feed: Mapping[str, Any], batch: int | None) -> None:
+        for binding in self._bindings.caches:
+            held = feed[binding.input].shape()[0] if binding.input in feed else batch
+            if batch is not None and held != batch:
+                raise _fail(
+                    "feed",
+                    _IDS,
+                    f"{batch} sequences, but {binding.input} holds {held}; reset() begins anew",
+                )
+
+    def _add_empty_tensors(self, feed: dict[str, Any], batch: int | None) -> None:
+        for binding in self._bindings.all:
+            if binding.input in feed:
+                continue
+            if binding.layer is None:
+                shape = _empty_shape(binding)
+            else:
+                shape = self._empty_cache_shape(binding, batch)
+            feed[binding.input] = to_ort_value(np.zeros(shape, TENSOR_DTYPES[binding.type]))
+
+    def _empty_cache_shape(self, binding: Binding, batch: int | None) -> tuple[int, ...]:
+        declared = binding.dims[0]
+        if isinstance(declared, int):
+            batch = declared
+        if batch is None:
+            raise _fail("feed", _IDS, "it is not fed; the batch of empty caches follows from it")
+        heads, width = cache_sizes(binding, self._model)
+        return batch, heads, 0, width
+
+    def _irregularity(self, feed: Mapping[str, Any], past: int, count: int | None) -> str:
+        """Why the caller's mask or positions are others than would have been filled in."""
+        if count is None:
+            return ""
+        if _MASK in feed and len(feed[_MASK].shape()) == 2:
+            mask = to_array(feed[_MASK], _MASK, copy=False)
+            if mask.shape[1] < past + count:
+                raise _fail(
+                    "feed",
+                    _MASK,
+                    f"{list(mask.shape)} for {past} past and {count} new tokens; it must cover "
+                    f"both: [batch, {past + count}]",
+                )
+            if not mask[:, : past + count].all():
+                return f"{_MASK} had zeros"
+        if _POSITIONS in feed:
+            positions = to_array(feed[_POSITIONS], _POSITIONS, copy=False)
+            expected = np.arange(past, past + count)
+            if positions.shape[-1:] != expected.shape or (positions != expected).any():
+                return f"{_POSITIONS} were not {past} to {past + count - 1}"
+        return ""
+
+    def _add_what_follows(
+        self, feed: dict[str, Any], past: int, batch: int | None, count: int | None, irregular: str
+    ) -> None:
+        for name in (_MASK, _POSITIONS, _LENGTHS, _TOTAL):
+            item = self._inputs.get(name)
+            if item is None or name in feed or item.type not in _INTEGERS:
+                continue
+            if len(item.shape) != (0 if name == _TOTAL else 1 if name == _LENGTHS else 2):
+                continue  # of a meaning that is not known: onnxruntime will ask for it
+            if irregular:
+                raise _fail("feed", name, f"must be fed from now on, because {irregular}")
+            if batch is None or count is None:
+                raise _fail("feed", name, f"neither it nor {_IDS} is fed, from which it follows")
+            feed[name] = to_ort_value(
+                _following(name, past, batch, count).astype(_INTEGERS[item.type])
+            )
+
+
+def _following(name: str, past: int, batch: int, count: int) -> Any:
+    if name == _MASK:
+        return np.ones((batch, past + count), np.int64)
+    if name == _POSITIONS:
+        return np.tile(np.arange(past, past + count, dtype=np.int64), (batch, 1))
+    if name == _LENGTHS:
+        return np.full(batch, past + count - 1, np.int64)
+    return np.array(past + count, np.int64)
+
+
+def _as_value(name: str, value: Any) -> Any:
+    if is_ort_value(value):
+        return value
+    try:
+        return to_ort_value(value)
+    except CodedError as error:
+        raise CodedError(error.code, name, error.message) from None
+
+
+def _new_tokens(feed: Mapping[str, Any]) -> Tokens | None:
+    if _IDS not in feed or len(feed[_IDS].shape()) != 2:
+        return None
+    ids = to_array(feed[_IDS], _IDS, copy=False)
+    return ids.astype(np.int64) if ids.dtype.kind in "iu" else None
+
+
+def _empty_shape(binding: Binding) -> tuple[int, ...]:
+    if all(isinstance(size, int) for size in binding.dims):
+        raise _fail(
+            "feed",
+            binding.input,
+            f"is {list(binding.dims)}, which cannot be empty; feed it in the first run",
+        )
+    return tuple(size if isinstance(size, int) else 0 for size in binding.dims)

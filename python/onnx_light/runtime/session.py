@@ -1,0 +1,311 @@
+"""A session of onnxruntime that keeps the state of a decoder between runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_light.errors import CodedError
+from onnx_light.runtime.bindings import Bindings, find_bindings
+from onnx_light.runtime.feeds import Step, StepBuilder
+from onnx_light.runtime.identity import model_identity
+from onnx_light.runtime.model import load_model
+from onnx_light.runtime.ort import to_array, to_ort_value
+from onnx_light.runtime.state import (
+    State,
+    StateView,
+    cut_state,
+    start_state,
+    state_from_caches,
+)
+
+if TYPE_CHECKING:
+    from onnx_light import ModelIdentity
+    from onnx_light.snapshot import SaveReport
+
+
+class InferenceSession:
+    """onnxruntime.InferenceSession, with a state between runs for models that have one.
+
+    Inputs and outputs named `past_key_values.N.key` / `.value` and `present.N.key` / `.value`, and
+    the pairs that `GraphProto.persistent_bindings` declares, are bound: what an output gave is what
+    the input takes in the next run, without a copy. Bound inputs need not be fed. Neither need
+    `attention_mask`, `position_ids`, `seqlens_k` and `total_sequence_length`, which follow from the
+    state and the new tokens. A model without such inputs runs as in onnxruntime.
+
+    All other methods and attributes are those of onnxruntime's session. `run_async` and
+    `run_with_iobinding` know no state: they need every input and leave the state alone.
+
+    A session may be used by several threads: what changes the state waits for its turn. Forks do
+    not wait for each other.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Loads the model.
+
+        Args:
+            path_or_bytes: a path, the bytes of a model, or a ModelProto, ours or onnx's. Large
+                initializers of a ModelProto are not copied, but put into `sess_options`, which
+                then serve this session only.
+            sess_options, providers, provider_options, kwargs: as onnxruntime takes them.
+
+        Raises:
+            CodedError: a ValueError with `code` and `path`. ``runtime.unsupported``: state that
+                this class cannot keep: buffers of fixed capacity, caches of windows and of
+                encoders, quantized and fused ones, states of convolutions and recurrences,
+                structured values; ``runtime.binding``, ``runtime.options``.
+            ImportError: onnxruntime is not installed.
+            ParseError, OSError: the model cannot be read.
+            Exception: whatever onnxruntime raises.
+        """
+        self._model = load_model(path_or_bytes, sess_options, providers, provider_options, **kwargs)
+        self._bindings: Bindings = find_bindings(self._model)
+        self._steps = StepBuilder(self._model, self._bindings)
+        self._start = start_state(self._bindings)
+        self._state = self._start
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_model":  # not loaded, or being made by copy or pickle
+            raise AttributeError(name)
+        return getattr(self._model.session, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._model.session)})
+
+    # Running
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> Sequence[Any]:
+        """Computes the outputs; the state advances if the whole run succeeded.
+
+        Args:
+            output_names: the outputs to return; None or empty: all, bound ones too.
+            input_feed: arrays or OrtValues by input name. A bound input that is fed replaces the
+                state's for this run, and the state advances from it.
+            run_options: as onnxruntime takes them.
+
+        Returns:
+            An array for each output, not shared with the state; bfloat16 in the dtype of ml_dtypes.
+
+        Raises:
+            CodedError: ``runtime.feed``: inputs that contradict each other or the state, or one
+                that is missing; ``runtime.size``; ``runtime.present``: keys or values came out in
+                a shape that cannot be the next past. The state is unchanged.
+            Exception: whatever onnxruntime raises; the state is unchanged.
+        """
+        if not self._bindings.all:
+            result: Sequence[Any] = self._model.session.run(output_names, input_feed, run_options)
+            return result
+        names = self._output_names(output_names)
+        bound = {binding.output for binding in self._bindings.all}
+        outputs = self._advance(names, input_feed, run_options)
+        return [to_array(outputs[name], name, copy=name in bound) for name in names]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, Any],
+        run_options: Any = None,
+    ) -> Sequence[Any]:
+        """As `run`, with OrtValues for results."""
+        if not self._bindings.all:
+            result: Sequence[Any] = self._model.session.run_with_ort_values(
+                output_names, input_dict_ort_values, run_options
+            )
+            return result
+        names = self._output_names(output_names)
+        bound = {binding.output for binding in self._bindings.all}
+        outputs = self._advance(names, input_dict_ort_values, run_options)
+        return [
+            to_ort_value(to_array(outputs[name], name, copy=True))
+            if name in bound
+            else outputs[name]
+            for name in names
+        ]
+
+    def _output_names(self, names: Sequence[str] | None) -> list[str]:
+        return list(names) if names else [item.name for item in self._model.session.get_outputs()]
+
+    def _advance(
+        self, names: list[str], given: Mapping[str, Any], run_options: Any
+    ) -> dict[str, Any]:
+        """Runs behind the state and replaces it; the OrtValues of `names` and bound outputs."""
+        fetched = list(dict.fromkeys([*names, *(item.output for item in self._bindings.all)]))
+        with self._lock:
+            step = self._steps.build(given, self._state)
+            values = self._model.session.run_with_ort_values(fetched, step.feed, run_options)
+            outputs = dict(zip(fetched, values, strict=True))
+            self._state = self._next_state(step, outputs)
+        return outputs
+
+    def _next_state(self, step: Step, outputs: Mapping[str, Any]) -> State:
+        values = {item.input: outputs[item.output] for item in self._bindings.all}
+        length = self._present_length(step, outputs)
+        if length == 0:
+            for binding in self._bindings.caches:
+                del values[binding.input]
+        tokens = None
+        if step.past_tokens is not None and step.new_tokens is not None:
+            past = step.past_tokens if step.past else step.new_tokens[:, :0]
+            joined = np.concatenate([past, step.new_tokens], axis=1)
+            tokens = joined if joined.shape[1] == length else None
+        return State(values, length, tokens, step.irregular)
+
+    def _present_length(self, step: Step, outputs: Mapping[str, Any]) -> int:
+        """The number of tokens in the caches that came out, which all have to have."""
+        length: int | None = None if step.count is None else step.past + step.count
+        for binding in self._bindings.caches:
+            shape = outputs[binding.output].shape()
+            past = step.feed[binding.input].shape()
+            if length is None and len(shape) == 4 and shape[2] >= step.past:
+                length = shape[2]
+            if shape != [*past[:2], length, past[3]]:
+                new = "some" if step.count is None else step.count
+                raise CodedError(
+                    "runtime.present",
+                    binding.output,
+                    f"{shape} came out where {past} went in and {new} tokens were new; "
+                    "only caches that grow by what is new are supported",
+                )
+        return length if length is not None and self._bindings.layers else 0
+
+    # The state
+
+    @property
+    def state(self) -> StateView:
+        """The state as a mapping: a PagedCache for each layer, `layers.0`, `layers.1`, ...
+
+        It shows the present moment for ever: later runs do not change it. Assigning a mapping with
+        the same names replaces the state; the tokens are not known afterwards. Caches must have
+        the model's shape, begin at position 0 and be equally long; encoded pages are decoded, dense
+        ones must fit into the model's dtype exactly.
+
+        Raises:
+            CodedError: when assigned: ``runtime.layers``, ``runtime.shape``, ``runtime.dtype``,
+                ``runtime.position``; the state is unchanged.
+        """
+        return StateView(self._state, self._bindings)
+
+    @state.setter
+    def state(self, caches: Mapping[str, Any]) -> None:
+        self._replace(state_from_caches(caches, self._bindings, None))
+
+    def _replace(self, state: State) -> None:
+        with self._lock:
+            self._state = state
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64] | None:
+        """The ids that the state holds, [tokens] for one sequence, else [batch, tokens].
+
+        They come from the input named `input_ids`. None if they are not known: if past keys and
+        values were fed or assigned, or the model takes something else.
+        """
+        tokens = self._state.tokens
+        if tokens is None:
+            return None
+        return (tokens[0] if len(tokens) == 1 else tokens).copy()
+
+    def reset(self) -> None:
+        """Goes back to the state before the first run."""
+        self._replace(self._start)
+
+    def truncate(self, end: int) -> None:
+        """Drops the tokens from position `end` on.
+
+        Raises:
+            CodedError: ``runtime.position``: the state ends before `end`; ``runtime.state``: the
+                model has state that cannot be cut.
+        """
+        self._require_layers("be truncated")
+        with self._lock:
+            self._state = cut_state(self._state, self._bindings, end)
+
+    def fork(self) -> InferenceSession:
+        """A session with the same model and state, which go separate ways from here. Cheap."""
+        other = object.__new__(type(self))
+        other._model = self._model
+        other._bindings = self._bindings
+        other._steps = self._steps
+        other._start = self._start
+        other._state = self._state
+        other._lock = threading.Lock()
+        return other
+
+    def _require_layers(self, what: str) -> None:
+        if not self._bindings.layers:
+            raise CodedError("runtime.state", "", f"the model has no caches that could {what}")
+        if self._bindings.others:
+            name = self._bindings.others[0].input
+            raise CodedError("runtime.state", name, f"this state is no cache and cannot {what}")
+
+    # Files
+
+    def save_state(
+        self, path: str | os.PathLike[str], tokens: Any = None, **options: Any
+    ) -> SaveReport:
+        """Writes the state to a snapshot file, with the identity that the model's metadata give.
+
+        Args:
+            path: the file, `*.kvcache` by custom.
+            tokens: the ids of the state, in place of those that the session knows.
+            options: those of `snapshot.save`; `identity` in place of the model's.
+
+        Raises:
+            CodedError: ``runtime.state``: state that no snapshot can hold; what `snapshot.save`
+                raises.
+        """
+        from onnx_light import snapshot
+
+        self._require_layers("be saved")
+        state = self._state
+        if state.irregular:
+            raise CodedError("runtime.state", "", f"a snapshot cannot tell that {state.irregular}")
+        options.setdefault("identity", self._identity())
+        known = None if state.tokens is None else state.tokens
+        if tokens is None and known is not None:
+            tokens = known[0] if len(known) == 1 else known
+        return snapshot.save(StateView(state, self._bindings), path, tokens=tokens, **options)
+
+    def load_state(self, path: Any, **options: Any) -> None:
+        """Replaces the state by that of a snapshot.
+
+        Args:
+            path: what `snapshot.open` takes.
+            options: those of `snapshot.open`. Unless `expect` is among them, the file's identity
+                must agree with the one in the model's metadata.
+
+        Raises:
+            CodedError: the file is damaged or of another model; a layer is missing; shapes or
+                dtypes are not the model's. The state is unchanged.
+            OSError: the file cannot be read.
+        """
+        from onnx_light import snapshot
+
+        self._require_layers("be loaded")
+        options.setdefault("expect", self._identity())
+        with snapshot.open(path, **options) as opened:
+            caches = {name: opened.caches[name] for name in opened.caches}
+            tokens = None if opened.tokens is None else np.atleast_2d(opened.tokens)
+            state = state_from_caches(caches, self._bindings, tokens)
+        self._replace(state)
+
+    def _identity(self) -> ModelIdentity | None:
+        return model_identity(self._model.session.get_modelmeta().custom_metadata_map)
