@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from message_apis import Api, class_names, descriptor, outcome, plain, random_message
 
 

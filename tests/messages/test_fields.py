@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from message_apis import Api, class_names, descriptor, outcome, plain
 
 # One field of every scalar kind.

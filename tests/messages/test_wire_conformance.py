@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-
 from message_apis import (
     Api,
     check_same_bytes,

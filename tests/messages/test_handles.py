@@ -1,0 +1,536 @@
+"""Handles of messages: identity, stubs, detachment, and copies between relatives."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from message_apis import Api
+
+
+def block(api: Api, **fields: Any) -> Any:
+    return api.PagedCacheBlockProto(**fields)
+
+
+# ---------------------------------------------------------------------------------------------
+# Identity and stubs
+
+
+def test_one_handle_while_it_is_held(api: Api) -> None:
+    graph = api.GraphProto(node=[{"name": "a"}], input=[{"type": {"tensor_type": {}}}])
+    value = block(api)
+    pairs: list[Callable[[], Any]] = [
+        lambda: value.key,
+        lambda: value.key.segment,
+        lambda: value.key.dims,
+        lambda: graph.node,
+        lambda: graph.node[0],
+        lambda: graph.input[0].type.tensor_type,
+    ]
+    for get in pairs:
+        held = get()
+        assert get() is held
+    held = value.key
+    value.length = 3
+    assert value.key is held
+    held.name = "x"
+    assert value.key is held
+    assert value.add_key() is value.key if api.is_ours else True
+    again = api.PagedCacheBlockProto.FromString(value.SerializeToString())
+    assert again.key is not value.key
+
+
+def test_reading_never_sets(api: Api) -> None:
+    model = api.ModelProto()
+    assert model.graph.name == ""
+    assert list(model.graph.node) == []
+    assert not model.graph.HasField("name")
+    assert model.graph.ByteSize() == 0
+    assert str(model.graph) == ""
+    assert model.graph == api.GraphProto()
+    assert model.graph.ListFields() == []
+    assert model.graph.IsInitialized()
+    assert model.SerializeToString() == b""
+    assert not model.HasField("graph")
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "scalar": lambda m: setattr(m, "denotation", "d"),
+    "default": lambda m: setattr(m, "denotation", ""),
+    "SetInParent": lambda m: m.SetInParent(),
+    "add": lambda m: m.tensor_type.shape.dim.add(),
+    "add with a wrong keyword": lambda m: refused(m.tensor_type.shape.dim.add, nope=1),
+    "merge nothing": lambda m: m.MergeFrom(type(m)()),
+    "merge": lambda m: m.MergeFrom(type(m)(denotation="d")),
+    "merge bytes": lambda m: m.MergeFromString(b"\x32\x01d"),
+    "merge no bytes": lambda m: m.MergeFromString(b""),
+    "parse": lambda m: m.ParseFromString(b"\x32\x01d"),
+    "parse nothing": lambda m: m.ParseFromString(b""),
+    "copy": lambda m: m.CopyFrom(type(m)(denotation="d")),
+    "copy nothing": lambda m: m.CopyFrom(type(m)()),
+    "copy itself": lambda m: m.CopyFrom(m),
+    "wrong type": lambda m: refused(setattr, m, "denotation", 1),
+    "wrong copy": lambda m: refused(m.CopyFrom, 1),
+    "Clear": lambda m: m.Clear(),
+    "ClearField": lambda m: m.ClearField("denotation"),
+    "ClearField of a oneof": lambda m: m.ClearField("value"),
+    "DiscardUnknownFields": lambda m: m.DiscardUnknownFields(),
+}
+
+
+def refused(function: Callable[..., Any], *args: Any, **keywords: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        function(*args, **keywords)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writing_sets_all_parents(protobuf: Api, ours: Api, name: str) -> None:
+    def run(api: Api) -> Any:
+        root = api.TypeProto()
+        WRITES[name](root.optional_type.elem_type.sequence_type.elem_type)
+        return root.SerializeToString()
+
+    assert run(ours) == run(protobuf)
+
+
+def test_stubs_stay_the_handles_of_what_they_become(api: Api) -> None:
+    root = api.TypeProto()
+    chain = [root]
+    for _ in range(20):
+        chain.append(chain[-1].optional_type.elem_type)
+    chain[-1].denotation = "deep"
+    for outer, inner in zip(chain, chain[1:], strict=False):
+        assert outer.HasField("optional_type")
+        assert outer.optional_type.HasField("elem_type")
+        assert outer.optional_type.elem_type is inner
+    assert chain[-1].denotation == "deep"
+
+
+def test_two_branches_of_stubs(api: Api) -> None:
+    model = api.ModelProto()
+    graph, function = model.graph, model.training_info.add()
+    names, nodes = graph.name, graph.node
+    first = graph.node
+    assert names == ""
+    nodes.add(name="a")
+    assert model.HasField("graph")
+    assert graph.node is first
+    function.initialization.node.add(name="b")
+    assert model.training_info[0].HasField("initialization")
+
+
+def test_a_stub_switches_the_oneof(api: Api) -> None:
+    value = block(api)
+    key, encoded = value.key, value.encoded_key
+    key.name = "k"
+    assert value.WhichOneof("key_payload") == "key"
+    encoded.name = "e"
+    assert value.WhichOneof("key_payload") == "encoded_key"
+    assert value.encoded_key is encoded
+    assert not value.HasField("key")
+    assert value.key is not key
+    assert key.name == "k"  # detached with its content
+    key.name = "free"
+    assert value.WhichOneof("key_payload") == "encoded_key"
+    value.key.SetInParent()
+    assert encoded.name == "e"
+    assert value.key.name == ""
+
+
+def test_a_list_below_a_stub_switches_the_oneof(api: Api) -> None:
+    value = block(api, encoded_key={"name": "e"})
+    dims = value.key.dims
+    assert value.WhichOneof("key_payload") == "encoded_key"
+    dims.append(3)
+    assert value.WhichOneof("key_payload") == "key"
+    assert list(value.key.dims) == [3]
+
+
+def test_a_scalar_member_switches_the_oneof(api: Api) -> None:
+    struct = api.StructTypeProto(array={"dimension": 3})
+    array = struct.array
+    struct.type_ref = 0
+    assert struct.WhichOneof("kind") == "type_ref"
+    assert array.dimension == 3
+    assert not struct.HasField("array")
+    struct.array.dimension = 4
+    assert not struct.HasField("type_ref")
+    assert struct.type_ref == 0
+    assert array.dimension == 3
+
+
+# ---------------------------------------------------------------------------------------------
+# Detachment
+
+DETACHERS: dict[str, Callable[[Any], Any]] = {
+    "Clear": lambda m: m.Clear(),
+    "ClearField": lambda m: m.ClearField("key"),
+    "ClearField of the oneof": lambda m: m.ClearField("key_payload"),
+    "ParseFromString": lambda m: m.ParseFromString(b"\x1a\x04\x42\x02ot"),
+    "ParseFromString empty": lambda m: m.ParseFromString(b""),
+    "CopyFrom": lambda m: m.CopyFrom(type(m)(key={"name": "other"})),
+    "CopyFrom empty": lambda m: m.CopyFrom(type(m)(start=1)),
+    "CopyFrom another member": lambda m: m.CopyFrom(type(m)(encoded_key={})),
+    "oneof switch": lambda m: m.encoded_key.SetInParent(),
+    "oneof switch by parse": lambda m: m.MergeFromString(b"\x2a\x00"),
+    "oneof switch by merge": lambda m: m.MergeFrom(type(m)(encoded_key={})),
+}
+
+
+@pytest.mark.parametrize("name", DETACHERS)
+def test_old_handles_keep_their_content(api: Api, name: str) -> None:
+    value = block(api, key={"name": "k", "segment": {"begin": 1}, "dims": [1, 2]})
+    key, segment, dims = value.key, value.key.segment, value.key.dims
+    DETACHERS[name](value)
+    after = value.SerializeToString()
+    assert value.key is not key
+    assert key.name == "k"
+    assert key.segment is segment
+    assert key.dims is dims
+    key.name = "changed"
+    segment.begin = 5
+    dims.append(3)
+    key.string_data.append(b"new")
+    assert value.SerializeToString() == after
+    del value
+    assert list(key.dims) == [1, 2, 3]
+    assert key.segment.begin == 5
+    again = type(key).FromString(key.SerializeToString())
+    assert again == key
+
+
+@pytest.mark.parametrize("name", DETACHERS)
+def test_old_stubs_are_detached_or_bound(protobuf: Api, ours: Api, name: str) -> None:
+    """A stub of what was not set: what happens to it is protobuf's choice."""
+
+    def run(api: Api) -> Any:
+        value = block(api)
+        key, dims = value.key, value.key.dims
+        DETACHERS[name](value)
+        same = value.key is key
+        before = value.SerializeToString()
+        dims.append(7)
+        key.name = "stub"
+        return same, before, value.SerializeToString(), key.SerializeToString()
+
+    assert run(ours) == run(protobuf)
+
+
+ELEMENT_DETACHERS: dict[str, Callable[[Any], Any]] = {
+    "del": lambda g: g.node.__delitem__(0),
+    "del slice": lambda g: g.node.__delitem__(slice(None)),
+    "pop": lambda g: g.node.pop(0),
+    "remove": lambda g: g.node.remove(g.node[0]),
+    "clear": lambda g: g.node.clear(),
+    "ClearField": lambda g: g.ClearField("node"),
+    "Clear": lambda g: g.Clear(),
+    "parse": lambda g: g.ParseFromString(b""),
+    "CopyFrom": lambda g: g.CopyFrom(type(g)(name="other")),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENT_DETACHERS)
+def test_elements_that_are_taken_out(api: Api, name: str) -> None:
+    graph = api.GraphProto(node=[{"name": "a", "attribute": [{"t": {"dims": [1]}}]}, {"name": "b"}])
+    node, tensor = graph.node[0], graph.node[0].attribute[0].t
+    ELEMENT_DETACHERS[name](graph)
+    after = graph.SerializeToString()
+    assert node not in list(graph.node)
+    node.name = "free"
+    tensor.dims.append(2)
+    node.attribute.add(name="x")
+    assert graph.SerializeToString() == after
+    del graph
+    assert list(node.attribute[0].t.dims) == [1, 2]
+    assert node.attribute[0].t is tensor
+    assert node.attribute[1].name == "x"
+
+
+def test_add_on_a_set_field_makes_a_new_value(ours: Api) -> None:
+    value = block(ours, key={"name": "old"})
+    old = value.key
+    new = value.add_key()
+    assert new is value.key
+    assert new is not old
+    assert (old.name, new.name) == ("old", "")
+    assert value.has_key()
+    old.name = "free"
+    assert value.SerializeToString() == b"\x1a\x00"
+    stub = value.encoded_key
+    added = value.add_encoded_key()
+    assert value.encoded_key is added
+    assert not value.has_key()
+    stub.name = "whatever"  # bound to the new value or detached, but alive
+    assert value.add_value() is value.value
+
+
+def test_assigning_replaces_the_content_of_a_handle(ours: Api) -> None:
+    value = block(ours, key={"name": "k", "dims": [1]})
+    held, dims = value.key, value.key.dims
+    value.key = ours.TensorProto(name="new")
+    assert value.key.SerializeToString() == b"\x42\x03new"
+    assert list(dims) == [1]
+    value.encoded_key = ours.EncodedValueProto(name="e")
+    assert value.WhichOneof("key_payload") == "encoded_key"
+    value.key = value.key
+    assert value.WhichOneof("key_payload") == "key"
+    assert held is not None
+
+
+def test_merging_binds_stubs(api: Api) -> None:
+    for merge in (
+        lambda m: m.MergeFromString(b"\x1a\x05\x42\x01k\x08\x01"),
+        lambda m: m.MergeFrom(type(m)(key={"name": "k", "dims": [1]})),
+    ):
+        value = block(api)
+        key, dims = value.key, value.key.dims
+        merge(value)
+        assert value.key is key
+        assert value.key.dims is dims
+        assert key.name == "k"
+        dims.append(2)
+        assert list(value.key.dims) == [1, 2]
+
+
+def test_handles_outlive_everything(api: Api) -> None:
+    def inner() -> list[Any]:
+        model = api.ModelProto()
+        node = model.graph.node.add(name="n")
+        attribute = node.attribute.add(name="a")
+        attribute.t.raw_data = b"r" * 10_000
+        return [attribute.t, attribute.ints, node.input, model.metadata_props, attribute.g.node]
+
+    tensor, ints, inputs, props, nodes = inner()
+    gc.collect()
+    ints.extend(range(1000))
+    inputs.append("x")
+    props.add(key="k")
+    nodes.add(name="below")
+    assert tensor.raw_data == b"r" * 10_000
+    assert (len(ints), list(inputs), props[0].key, nodes[0].name) == (1000, ["x"], "k", "below")
+
+
+# ---------------------------------------------------------------------------------------------
+# Copies between relatives. protobuf crashes at some of them.
+
+
+def sequence(api: Api, levels: int, denotation: str = "end") -> Any:
+    root = api.TypeProto()
+    inner = root
+    for _ in range(levels):
+        inner = inner.sequence_type.elem_type
+    inner.denotation = denotation
+    return root
+
+
+def test_copying_from_itself(api: Api) -> None:
+    message = sequence(api, 2)
+    data = message.SerializeToString()
+    message.CopyFrom(message)
+    assert message.SerializeToString() == data
+
+
+def test_merging_with_itself(ours: Api) -> None:
+    tensor = ours.TensorProto(dims=[1, 2], name="n", segment={"begin": 1})
+    tensor.MergeFrom(tensor)
+    assert tensor == ours.TensorProto(dims=[1, 2, 1, 2], name="n", segment={"begin": 1})
+    graph = ours.GraphProto(node=[{"name": "a"}])
+    graph.MergeFrom(graph)
+    assert [n.name for n in graph.node] == ["a", "a"]
+
+
+@pytest.mark.parametrize("method", ["CopyFrom", "MergeFrom", "assign"])
+def test_copying_to_a_child(ours: Api, method: str) -> None:
+    root = sequence(ours, 2)
+    child = root.sequence_type.elem_type
+    if method == "assign":
+        root.sequence_type.elem_type = root
+    else:
+        getattr(child, method)(root)
+    expected = ours.TypeProto(sequence_type={"elem_type": sequence(ours, 1)})
+    expected.sequence_type.elem_type.MergeFrom(sequence(ours, 2))
+    assert root == (expected if method == "MergeFrom" else sequence(ours, 3))
+    assert root.sequence_type.elem_type is child
+
+
+@pytest.mark.parametrize("method", ["CopyFrom", "MergeFrom"])
+def test_copying_from_a_child(ours: Api, method: str) -> None:
+    root = sequence(ours, 3)
+    child = root.sequence_type.elem_type
+    getattr(root, method)(child)
+    if method == "MergeFrom":
+        expected = sequence(ours, 3)
+        expected.MergeFrom(sequence(ours, 2))
+        assert root == expected
+    else:
+        assert root == child == sequence(ours, 2)  # the old child, detached
+
+
+def test_assigning_from_the_other_side_of_a_oneof(ours: Api) -> None:
+    value = ours.TypeProto()
+    value.sequence_type.elem_type.tensor_type.elem_type = 5
+    value.tensor_type = value.sequence_type.elem_type.tensor_type
+    assert value == ours.TypeProto(tensor_type={"elem_type": 5})
+    value = ours.TypeProto()
+    value.optional_type.elem_type.sequence_type.elem_type.denotation = "d"
+    value.sequence_type.CopyFrom(value.optional_type.elem_type.sequence_type)
+    assert value == sequence(ours, 1, "d")
+
+
+@pytest.mark.parametrize("method", ["CopyFrom", "MergeFrom", "assign"])
+def test_copying_an_ancestor_into_an_unset_child(ours: Api, method: str) -> None:
+    graph = ours.GraphProto(name="g", node=[{"name": "a", "attribute": [{"name": "x"}]}])
+    before = ours.GraphProto(graph)
+    attribute = graph.node[0].attribute[0]
+    if method == "assign":
+        attribute.g = graph
+    else:
+        getattr(attribute.g, method)(graph)
+    assert attribute.g == before
+
+
+def test_appending_a_list_owner_to_its_own_list(ours: Api) -> None:
+    graph = ours.GraphProto(name="g", node=[{"name": "a", "attribute": [{"name": "x"}]}])
+    graph.node.append(graph.node[0])
+    graph.node[0].attribute[0].graphs.append(graph)
+    graph.node[0].attribute[0].graphs.extend([graph, graph])
+    graph.node[1].attribute.insert(0, graph.node[0].attribute[0])
+    again = ours.GraphProto.FromString(graph.SerializeToString())
+    assert again == graph
+
+
+# ---------------------------------------------------------------------------------------------
+# Life time
+
+
+def test_weak_references(ours: Api) -> None:
+    value = block(ours, key={"name": "k"})
+    for get in (lambda: value.key, lambda: value.encoded_key, lambda: ours.TensorProto()):
+        handle = get()
+        reference = weakref.ref(handle)
+        assert reference() is handle
+        del handle
+        assert reference() is None
+
+
+def test_a_weak_reference_that_looks_again() -> None:
+    """Runs apart: a mistake here is a crash."""
+    run_apart(
+        """
+        import weakref
+        for fields in ({"key": {"name": "k"}}, {}):
+            value = X.PagedCacheBlockProto(**fields)
+            for _ in range(3):
+                got = []
+                key = value.key
+                reference = weakref.ref(key, lambda _: got.append(value.key))
+                del key
+                assert got[0] is value.key
+                assert got[0].name == fields.get("key", {}).get("name", "")
+                del got[:]
+            value.key.name = "written"
+            assert value.key.name == "written"
+            graph = X.GraphProto(node=[{"name": "n"}])
+            node = graph.node[0]
+            got = []
+            reference = weakref.ref(node, lambda _: got.append(graph.node.pop()))
+            del node
+            assert got[0].name == "n" and len(graph.node) == 0
+        """
+    )
+
+
+def run_apart(code: str) -> None:
+    head = "from onnx_light.onnx_py import _onnxpyprotoop as X\n"
+    command = [sys.executable, "-X", "faulthandler", "-c", head + textwrap.dedent(code)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+DEEP = """
+import copy, pickle
+def chain(levels):
+    root = inner = X.TypeProto()
+    for _ in range(levels):
+        inner = inner.optional_type.elem_type
+    return root, inner
+"""
+
+
+def test_long_chains_of_stubs_go() -> None:
+    run_apart(
+        DEEP
+        + textwrap.dedent("""
+        root, inner = chain(100_000)
+        del root
+        del inner
+        root, inner = chain(100_000)
+        handles = [inner.optional_type, inner.denotation, inner.tensor_type.shape.dim]
+        del inner, root, handles
+        root, inner = chain(100_000)
+        inner.denotation = "x"
+        del inner
+        root.Clear()
+        root, inner = chain(100_000)
+        inner.SetInParent()
+        del root
+        inner.denotation = "still here"
+        assert inner.denotation == "still here"
+        """)
+    )
+
+
+def test_very_deep_messages_are_refused_by_what_walks_them() -> None:
+    run_apart(
+        DEEP
+        + textwrap.dedent("""
+        root, inner = chain(200_000)  # 400,000 levels of messages
+        inner.denotation = "x"
+        other, end = chain(200_000)
+        end.denotation = "y"
+        target = X.TypeProto(denotation="kept")
+        for action in (
+            lambda: root.SerializeToString(), lambda: root.ByteSize(), lambda: str(root),
+            lambda: repr(root), lambda: root == other, lambda: root != other,
+            lambda: root.SerializeSize(), lambda: target.CopyFrom(root),
+            lambda: target.MergeFrom(root), lambda: X.TypeProto(root), lambda: copy.copy(root),
+            lambda: copy.deepcopy(root), lambda: pickle.dumps(root),
+            lambda: setattr(X.TypeProto.Optional(), "elem_type", root),
+            lambda: X.ValueInfoProto(type=root), lambda: root.SerializeToFile("/nowhere/x"),
+            lambda: X.GraphProto(input=[{"type": root}]),
+        ):
+            try:
+                action()
+            except ValueError as error:
+                assert error.code.endswith("depth"), error.code
+                assert "1000" in str(error), error
+            else:
+                raise AssertionError("accepted")
+        assert target == X.TypeProto(denotation="kept")
+        root.DiscardUnknownFields()
+        root.ClearField("optional_type")
+        assert root.SerializeToString() == b""
+        del inner, other, end
+        """)
+    )
+
+
+def test_depth_of_messages_made_by_python(ours: Api) -> None:
+    """1,000 levels are fine; a parser with its default accepts 100 of them."""
+    deep = sequence(ours, 499)  # two messages per level, and the root
+    data = deep.SerializeToString()
+    assert ours.TypeProto(deep) == deep
+    assert str(deep).count("{") == 998
+    with pytest.raises(ours.ParseError):
+        ours.TypeProto.FromString(data)
+    read = ours.TypeProto()
+    read.ParseFromString(data, ours.ParseOptions(max_recursion_depth=1000))
+    assert read == deep
+    with pytest.raises(ValueError, match="1000"):
+        sequence(ours, 501).SerializeToString()
