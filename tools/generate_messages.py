@@ -107,7 +107,7 @@ def enum_declaration(enum: Enum, indent: int) -> list[str]:
 
 def accessors(field: Field) -> list[str]:
     """The accessors of one field. `static` rows come from the table, by index."""
-    name, row = identifier(field.name), f"kInfo.fields[{{index}}]"
+    name, row = identifier(field.name), "kInfo.fields[{index}]"
     has = f"bool has_{field.name}() const {{ return (presence >> {{index}} & 1) != 0; }}"
     clear = f"void clear_{field.name}(Arena& arena) {{ ClearField(arena, *this, {row}); }}"
     if field.repeated:
