@@ -22,6 +22,8 @@ _MASK = "attention_mask"
 _POSITIONS = "position_ids"
 _LENGTHS = "seqlens_k"
 _TOTAL = "total_sequence_length"
+# What is filled in, and with how many dims.
+_RANKS = {_MASK: 2, _POSITIONS: 2, _LENGTHS: 1, _TOTAL: 0}
 _INTEGERS = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
 
 
@@ -36,7 +38,7 @@ class Step:
         count: the number of new tokens, if the inputs tell.
         past_tokens: the ids that go with the caches; None if not known.
         new_tokens: the ids that are fed [batch, count]; None if not known.
-        irregular: of the state that this run makes.
+        masked, shifted: of the state that this run makes.
     """
 
     feed: dict[str, Any]
@@ -45,7 +47,8 @@ class Step:
     count: int | None
     past_tokens: Tokens | None
     new_tokens: Tokens | None
-    irregular: str
+    masked: str
+    shifted: str
 
 
 def _fail(code: str, path: str, message: str) -> CodedError:
@@ -72,9 +75,9 @@ class StepBuilder:
         feed = {name: _as_value(name, value) for name, value in given.items()}
         caches = [binding for binding in self._bindings.caches if binding.input in feed]
         if not caches:
-            irregular, past_tokens = state.irregular, state.tokens
+            masked, shifted, past_tokens = state.masked, state.shifted, state.tokens
         else:
-            irregular, past_tokens = "", None
+            masked, shifted, past_tokens = "", "", None
         for binding in self._bindings.all:
             if binding.input not in feed and binding.input in state.values:
                 feed[binding.input] = state.values[binding.input]
@@ -84,9 +87,11 @@ class StepBuilder:
         batch, count = self._batch_and_count(feed)
         self._check_batch(feed, batch)
         self._add_empty_tensors(feed, batch)
-        irregular = irregular or self._irregularity(feed, past, count)
-        self._add_what_follows(feed, past, batch, count, irregular)
-        return Step(feed, past, batch, count, past_tokens, _new_tokens(feed), irregular)
+        masked = masked or _mask_of_the_caller(feed, past, count)
+        shifted = shifted or _positions_of_the_caller(feed, past, count)
+        self._add_what_follows(feed, past, batch, count, masked, shifted)
+        tokens = _new_tokens(feed)
+        return Step(feed, past, batch, count, past_tokens, tokens, masked, shifted)
 
     def _past_length(self, feed: Mapping[str, Any]) -> int:
         first = ""
@@ -144,44 +149,59 @@ class StepBuilder:
         heads, width = cache_sizes(binding, self._model)
         return batch, heads, 0, width
 
-    def _irregularity(self, feed: Mapping[str, Any], past: int, count: int | None) -> str:
-        """Why the caller's mask or positions are others than would have been filled in."""
-        if count is None:
-            return ""
-        if _MASK in feed and len(feed[_MASK].shape()) == 2:
-            mask = to_array(feed[_MASK], _MASK, copy=False)
-            if mask.shape[1] < past + count:
-                raise _fail(
-                    "feed",
-                    _MASK,
-                    f"{list(mask.shape)} for {past} past and {count} new tokens; it must cover "
-                    f"both: [batch, {past + count}]",
-                )
-            if not mask[:, : past + count].all():
-                return f"{_MASK} had zeros"
-        if _POSITIONS in feed:
-            positions = to_array(feed[_POSITIONS], _POSITIONS, copy=False)
-            expected = np.arange(past, past + count)
-            if positions.shape[-1:] != expected.shape or (positions != expected).any():
-                return f"{_POSITIONS} were not {past} to {past + count - 1}"
-        return ""
-
     def _add_what_follows(
-        self, feed: dict[str, Any], past: int, batch: int | None, count: int | None, irregular: str
+        self,
+        feed: dict[str, Any],
+        past: int,
+        batch: int | None,
+        count: int | None,
+        masked: str,
+        shifted: str,
     ) -> None:
-        for name in (_MASK, _POSITIONS, _LENGTHS, _TOTAL):
+        for name, rank in _RANKS.items():
             item = self._inputs.get(name)
             if item is None or name in feed or item.type not in _INTEGERS:
                 continue
-            if len(item.shape) != (0 if name == _TOTAL else 1 if name == _LENGTHS else 2):
+            if len(item.shape) != rank:
                 continue  # of a meaning that is not known: onnxruntime will ask for it
-            if irregular:
-                raise _fail("feed", name, f"must be fed from now on, because {irregular}")
+            reason = masked or (shifted if name == _POSITIONS else "")
+            if reason:
+                raise _fail("feed", name, f"must be fed, because {reason}")
             if batch is None or count is None:
                 raise _fail("feed", name, f"neither it nor {_IDS} is fed, from which it follows")
-            feed[name] = to_ort_value(
-                _following(name, past, batch, count).astype(_INTEGERS[item.type])
-            )
+            values = _following(name, past, batch, count)
+            feed[name] = to_ort_value(values.astype(_INTEGERS[item.type]))
+
+
+def _mask_of_the_caller(feed: Mapping[str, Any], past: int, count: int | None) -> str:
+    """Why no mask can be filled in any more; empty if it can, or there is none.
+
+    Raises:
+        CodedError: ``runtime.feed``: it does not reach over the past, which would give wrong
+            numbers.
+    """
+    if count is None or _MASK not in feed or len(feed[_MASK].shape()) != 2:
+        return ""
+    mask = to_array(feed[_MASK], _MASK, copy=False)
+    if mask.shape[1] < past + count:
+        raise _fail(
+            "feed",
+            _MASK,
+            f"{list(mask.shape)} for {past} past and {count} new tokens; it must cover both: "
+            f"[batch, {past + count}]",
+        )
+    return "" if mask[:, : past + count].all() else f"{_MASK} had zeros"
+
+
+def _positions_of_the_caller(feed: Mapping[str, Any], past: int, count: int | None) -> str:
+    """Why no positions can be filled in any more; empty if they can, or there are none."""
+    if not count or _POSITIONS not in feed:
+        return ""
+    positions = to_array(feed[_POSITIONS], _POSITIONS, copy=False)
+    expected = np.arange(past, past + count)
+    if positions.shape[-1:] == expected.shape and (positions == expected).all():
+        return ""
+    return f"{_POSITIONS} were not {past} to {past + count - 1}"
 
 
 def _following(name: str, past: int, batch: int, count: int) -> Any:

@@ -166,7 +166,7 @@ class InferenceSession:
             past = step.past_tokens if step.past else step.new_tokens[:, :0]
             joined = np.concatenate([past, step.new_tokens], axis=1)
             tokens = joined if joined.shape[1] == length else None
-        return State(values, length, tokens, step.irregular)
+        return State(values, length, tokens, step.masked, step.shifted)
 
     def _present_length(self, step: Step, outputs: Mapping[str, Any]) -> int:
         """The number of tokens in the caches that came out, which all have to have."""
@@ -272,12 +272,13 @@ class InferenceSession:
             CodedError: ``runtime.state``: state that no snapshot can hold; what `snapshot.save`
                 raises.
         """
+        self._require_layers("be saved")
         from onnx_light import snapshot
 
-        self._require_layers("be saved")
         state = self._state
-        if state.irregular:
-            raise CodedError("runtime.state", "", f"a snapshot cannot tell that {state.irregular}")
+        irregular = state.masked or state.shifted
+        if irregular:
+            raise CodedError("runtime.state", "", f"a snapshot cannot tell that {irregular}")
         options.setdefault("identity", self._identity())
         known = None if state.tokens is None else state.tokens
         if tokens is None and known is not None:
@@ -297,9 +298,9 @@ class InferenceSession:
                 dtypes are not the model's. The state is unchanged.
             OSError: the file cannot be read.
         """
+        self._require_layers("be loaded")
         from onnx_light import snapshot
 
-        self._require_layers("be loaded")
         options.setdefault("expect", self._identity())
         with snapshot.open(path, **options) as opened:
             caches = {name: opened.caches[name] for name in opened.caches}

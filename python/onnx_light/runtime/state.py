@@ -39,13 +39,15 @@ class State:
             and forks read. A cache that is empty is absent.
         length: the number of tokens in the caches.
         tokens: their ids [batch, length]; None where they are not known.
-        irregular: why positions and mask do not simply follow from the length; empty if they do.
+        masked: why the mask does not simply follow from the length; empty if it does.
+        shifted: why positions do not, although the mask does; empty if they do.
     """
 
     values: Mapping[str, Any]
     length: int = 0
     tokens: Tokens | None = None
-    irregular: str = ""
+    masked: str = ""
+    shifted: str = ""
 
 
 class StateView(Mapping[str, "PagedCache | Array"]):
@@ -134,7 +136,7 @@ def cut_state(state: State, bindings: Bindings, end: int) -> State:
         # A view would keep the rows that are cut off.
         values[binding.input] = to_ort_value(array[:, :, :end].copy())
     tokens = None if state.tokens is None else state.tokens[:, :end].copy()
-    return State(values, int(end), tokens, state.irregular)
+    return State(values, int(end), tokens, state.masked, state.shifted)
 
 
 def _fail(code: str, path: str, message: str) -> CodedError:
