@@ -15,6 +15,14 @@ namespace {
   Raise(PyExc_ValueError, "%s: %R is out of range for %s", FieldName(field).c_str(), value, type);
 }
 
+// Arrays convert to numbers if they hold one element; a field takes none.
+bool IsArray(PyObject* value) { return std::strcmp(Py_TYPE(value)->tp_name, "numpy.ndarray") == 0; }
+
+bool IsNumpyBool(PyObject* value) {
+  const char* name = Py_TYPE(value)->tp_name;
+  return std::strcmp(name, "numpy.bool") == 0 || std::strcmp(name, "numpy.bool_") == 0;
+}
+
 // An exact integer: what has __index__, but no bool.
 Ref ToIndex(PyObject* value, const FieldBinding& field) {
   if (PyBool_Check(value)) BadType(value, field, "an integer");
@@ -53,6 +61,7 @@ uint64_t ToUnsigned(PyObject* value, const FieldBinding& field, uint64_t high, c
 
 double ToDouble(PyObject* value, const FieldBinding& field) {
   if (PyFloat_CheckExact(value)) return PyFloat_AS_DOUBLE(value);
+  if (IsArray(value)) BadType(value, field, "a number");
   const double number = PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
@@ -68,11 +77,10 @@ double ToDouble(PyObject* value, const FieldBinding& field) {
 
 bool ToBool(PyObject* value, const FieldBinding& field) {
   if (PyBool_Check(value)) return value == Py_True;
-  if (!PyIndex_Check(value)) BadType(value, field, "a bool or an integer");
-  const Ref index(Check(PyNumber_Index(value)));
-  const int truth = PyObject_IsTrue(index.get());
-  Check(truth);
-  return truth != 0;
+  if (IsNumpyBool(value)) return PyObject_IsTrue(value) == 1;
+  if (IsArray(value) || !PyIndex_Check(value)) BadType(value, field, "a bool or an integer");
+  return ToSigned(value, field, std::numeric_limits<int64_t>::min(),
+                  std::numeric_limits<int64_t>::max(), "a bool") != 0;
 }
 
 int32_t ToEnum(PyObject* value, const FieldBinding& field) {
@@ -86,9 +94,9 @@ int32_t ToEnum(PyObject* value, const FieldBinding& field) {
     Raise(PyExc_ValueError, "%s: %s has no value %R", FieldName(field).c_str(), info.full_name,
           value);
   }
-  const auto number = static_cast<int32_t>(
-      ToSigned(value, field, std::numeric_limits<int32_t>::min(),
-               std::numeric_limits<int32_t>::max(), "an enum"));
+  const auto number =
+      static_cast<int32_t>(ToSigned(value, field, std::numeric_limits<int32_t>::min(),
+                                    std::numeric_limits<int32_t>::max(), "an enum"));
   if (!info.Contains(number)) {
     Raise(PyExc_ValueError, "%s: %s has no value %i", FieldName(field).c_str(), info.full_name,
           static_cast<int>(number));
@@ -132,8 +140,8 @@ BytesView::BytesView(PyObject* value, const FieldBinding& field) {
     BadType(value, field, field.field->kind == Kind::kString ? "str" : "bytes");
   }
   if (field.field->kind == Kind::kString) {
-    const Ref text(PyUnicode_DecodeUTF8(view_.data(), static_cast<Py_ssize_t>(view_.size()),
-                                        "strict"));
+    const Ref text(
+        PyUnicode_DecodeUTF8(view_.data(), static_cast<Py_ssize_t>(view_.size()), "strict"));
     if (!text) {
       PyErr_Clear();
       Raise(PyExc_ValueError, "%s: the bytes are no UTF-8 text", FieldName(field).c_str());
@@ -149,9 +157,9 @@ Number ToNumber(PyObject* value, const FieldBinding& field) {
   Number number{};
   switch (field.field->kind) {
     case Kind::kInt32:
-      number.int32 = static_cast<int32_t>(
-          ToSigned(value, field, std::numeric_limits<int32_t>::min(),
-                   std::numeric_limits<int32_t>::max(), "int32"));
+      number.int32 =
+          static_cast<int32_t>(ToSigned(value, field, std::numeric_limits<int32_t>::min(),
+                                        std::numeric_limits<int32_t>::max(), "int32"));
       break;
     case Kind::kInt64:
       number.int64 = ToSigned(value, field, std::numeric_limits<int64_t>::min(),
@@ -162,8 +170,7 @@ Number ToNumber(PyObject* value, const FieldBinding& field) {
           ToUnsigned(value, field, std::numeric_limits<uint32_t>::max(), "uint32"));
       break;
     case Kind::kUint64:
-      number.uint64 =
-          ToUnsigned(value, field, std::numeric_limits<uint64_t>::max(), "uint64");
+      number.uint64 = ToUnsigned(value, field, std::numeric_limits<uint64_t>::max(), "uint64");
       break;
     case Kind::kBool:
       number.boolean = ToBool(value, field);

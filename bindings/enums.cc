@@ -55,8 +55,8 @@ int GetAttribute(const EnumTypeWrapper& self, const std::string& name) {
 }
 
 nb::list Directory(const EnumTypeWrapper& self) {
-  nb::list names = nb::borrow<nb::list>(nb::steal(PyObject_Dir(
-      reinterpret_cast<PyObject*>(Py_TYPE(nb::find(self).ptr())))));
+  nb::list names = nb::borrow<nb::list>(
+      nb::steal(PyObject_Dir(reinterpret_cast<PyObject*>(Py_TYPE(nb::find(self).ptr())))));
   for (const EnumValueInfo& value : self.info->values) names.append(value.name);
   return names;
 }

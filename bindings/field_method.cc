@@ -8,8 +8,7 @@ namespace onnx_light::python {
 namespace {
 
 struct FieldMethod {
-  PyObject_HEAD
-  vectorcallfunc call;
+  PyObject_HEAD vectorcallfunc call;
   const FieldBinding* field;
   FieldMethodKind kind;
   PyObject* name;
@@ -102,15 +101,14 @@ PyObject* NewFieldMethod(const FieldBinding& field, FieldMethodKind kind) {
   Ref owned(reinterpret_cast<PyObject*>(method));
   const bool has = kind == FieldMethodKind::kHas;
   const std::string name = std::string(has ? "has_" : "add_") + field.field->name;
-  const std::string doc =
-      has ? std::string("Whether `") + field.field->name + "` " +
-                (field.field->repeated ? "has elements." : "is set.")
-          : std::string(field.field->repeated ? "Appends an empty element to `"
-                                              : "Sets an empty value for `") +
-                field.field->name + "` and returns it.";
+  const std::string doc = has ? std::string("Whether `") + field.field->name + "` " +
+                                    (field.field->repeated ? "has elements." : "is set.")
+                              : std::string(field.field->repeated ? "Appends an empty element to `"
+                                                                  : "Sets an empty value for `") +
+                                    field.field->name + "` and returns it.";
   method->name = Check(PyUnicode_FromString(name.c_str()));
-  method->qualified_name = Check(
-      PyUnicode_FromFormat("%s.%s", field.owner->info->full_name, name.c_str()));
+  method->qualified_name =
+      Check(PyUnicode_FromFormat("%s.%s", field.owner->info->full_name, name.c_str()));
   method->doc = Check(PyUnicode_FromString(doc.c_str()));
   method->signature = Check(PyUnicode_FromString("($self, /)"));
   return owned.release();

@@ -87,8 +87,7 @@ void InitMessage(const Target& target, const FieldBinding& field, PyObject* valu
   Message& message =
       *MutableMessage(target.arena, *target.binding.info, target.message, *field.field);
   if (FindClass(Py_TYPE(value)) != nullptr) {
-    Merge(target.arena, *field.element->info, message,
-          *ToMessage(value, *field.element).message);
+    Merge(target.arena, *field.element->info, message, *ToMessage(value, *field.element).message);
   } else {
     InitFields({target.arena, *field.element, message}, value);
   }
@@ -124,7 +123,7 @@ void SetField(MessageObject& self, const FieldBinding& field, PyObject* value) {
   if (info.kind == Kind::kMessage) {
     const MessageObject& other = ToMessage(value, *field.element);
     const Ref child(GetHandle(self, field));
-    CopyMessage(Real(*reinterpret_cast<MessageObject*>(child.get())), other);
+    CopyMessage(*reinterpret_cast<MessageObject*>(child.get()), other);
     return;
   }
   if (IsText(info.kind)) {
@@ -201,9 +200,9 @@ MessageObject& ToMessage(PyObject* value, const ClassBinding& binding) {
 
 void CopyMessage(MessageObject& self, const MessageObject& other) {
   if (&self == &other) return;
-  Real(self);
   const MessageInfo& info = *self.binding->info;
-  Arena& arena = self.arena->arena;
+  // Copied before `self` becomes real, which may change `other`, and before it is cleared.
+  Arena& arena = ArenaOf(self)->arena;
   Message* copy = NewMessage(arena, info);
   try {
     Merge(arena, info, *copy, *other.message);
@@ -211,7 +210,7 @@ void CopyMessage(MessageObject& self, const MessageObject& other) {
     FreeMessage(arena, info, copy);
     throw;
   }
-  DetachStubs(self);
+  Real(self);
   Clear(arena, info, *self.message);
   // Everything behind the header moves; the header keeps its handle and flags.
   std::swap(self.message->presence, copy->presence);
@@ -219,19 +218,19 @@ void CopyMessage(MessageObject& self, const MessageObject& other) {
   std::memcpy(self.message + 1, copy + 1, info.size - sizeof(Message));
   std::memset(static_cast<void*>(copy + 1), 0, info.size - sizeof(Message));
   FreeMessage(arena, info, copy);
+  BindStubs(self);
 }
 
 void MergeMessage(MessageObject& self, const MessageObject& other) {
   const MessageInfo& info = *self.binding->info;
-  Real(self);
-  if (self.arena == other.arena) {
+  if (ArenaOf(self) == other.arena) {
     // They may lie in one another: merge from a copy.
     Arena scratch;
     Message* copy = NewMessage(scratch, info);
     Merge(scratch, info, *copy, *other.message);
-    Merge(self.arena->arena, info, *self.message, *copy);
+    Merge(Real(self).arena->arena, info, *self.message, *copy);
   } else {
-    Merge(self.arena->arena, info, *self.message, *other.message);
+    Merge(Real(self).arena->arena, info, *self.message, *other.message);
   }
   BindStubs(self);
 }
@@ -266,10 +265,23 @@ void InsertIntoList(ListObject& self, uint64_t index, PyObject* value) {
 
 void ExtendList(ListObject& self, PyObject* values) {
   Real(self);
-  const Ref snapshot = values == reinterpret_cast<PyObject*>(&self)
-                           ? Ref(Check(PySequence_List(values)))
-                           : Ref::Borrow(values);
-  ForEach(snapshot.get(), [&](PyObject* value) { InsertIntoList(self, UINT64_MAX, value); });
+  if (self.field->element != nullptr) {
+    const Ref snapshot = values == reinterpret_cast<PyObject*>(&self)
+                             ? Ref(Check(PySequence_List(values)))
+                             : Ref::Borrow(values);
+    ForEach(snapshot.get(), [&](PyObject* value) { InsertIntoList(self, UINT64_MAX, value); });
+    return;
+  }
+  Arena scratch;
+  RepeatedBase converted{};
+  ForEach(values, [&](PyObject* value) {
+    InsertValue(scratch, converted, *self.field, UINT64_MAX, value);
+  });
+  const uint64_t start = self.list->size;
+  InsertElements(self.arena->arena, *self.list, start, converted.size, self.kind());
+  for (uint64_t i = 0; i < converted.size; ++i) {
+    CopyElement(self.arena->arena, *self.list, start + i, converted, i, self.kind());
+  }
 }
 
 PyObject* AddToList(ListObject& self, PyObject* const* values, PyObject* names) {
@@ -288,6 +300,17 @@ PyObject* AddToList(ListObject& self, PyObject* const* values, PyObject* names) 
     throw;
   }
   return reinterpret_cast<PyObject*>(WrapMessage(binding, self.arena, message));
+}
+
+void CopyElement(Arena& arena, RepeatedBase& to, uint64_t at, const RepeatedBase& from,
+                 uint64_t index, Kind kind) {
+  if (IsText(kind)) {
+    static_cast<String*>(to.data)[at].CopyFrom(arena, static_cast<String*>(from.data)[index]);
+    return;
+  }
+  const uint64_t width = ElementSize(kind);
+  std::memcpy(static_cast<char*>(to.data) + at * width,
+              static_cast<const char*>(from.data) + index * width, width);
 }
 
 PyObject* GetElement(ListObject& self, uint64_t index) {

@@ -40,10 +40,14 @@ MessageObject* CloneMessage(const MessageObject& self);
 // Clears one field or all, with their stubs. Makes `self` real.
 void ClearFields(MessageObject& self, const FieldInfo* field);
 
-// Appends every value of an iterable. The list keeps what was appended before an error.
+// Appends every value of an iterable. Numbers and text: all or none; a list of messages keeps what
+// was appended before an error.
 void ExtendList(ListObject& self, PyObject* values);
 // Inserts one value at `index`, or copies one message there.
 void InsertIntoList(ListObject& self, uint64_t index, PyObject* value);
+// Copies one number or text from a list to another. REQUIRES: both elements exist.
+void CopyElement(Arena& arena, RepeatedBase& to, uint64_t at, const RepeatedBase& from,
+                 uint64_t index, Kind kind);
 // A new element of a message list with these keywords, appended when it is complete.
 PyObject* AddToList(ListObject& self, PyObject* const* values, PyObject* names);
 // The element at `index` as a Python object. REQUIRES: it exists.

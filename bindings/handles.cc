@@ -179,12 +179,17 @@ void MakeReal(Handle& handle) {
   }
 }
 
+SharedArena* ArenaOf(const Handle& handle) {
+  const Handle* real = &handle;
+  while (real->is_stub()) real = real->parent;
+  return real->arena;
+}
+
 void BindStubs(MessageObject& self) {
   if (LiveObjects().stubs == 0) return;
   // Every message with a handle may have stubs; only those below `self` can have been changed.
   std::vector<Ref> handles;
-  std::vector<std::pair<const MessageInfo*, Message*>> pending{
-      {self.binding->info, self.message}};
+  std::vector<std::pair<const MessageInfo*, Message*>> pending{{self.binding->info, self.message}};
   while (!pending.empty()) {
     const auto [info, message] = pending.back();
     pending.pop_back();
@@ -241,16 +246,19 @@ void Replace(MessageObject& self, SharedArena* arena, Message* message) {
 
 void DeallocMessage(PyObject* object) {
   auto* self = reinterpret_cast<MessageObject*>(object);
-  if (self->weak_references != nullptr) PyObject_ClearWeakRefs(object);
   --LiveObjects().messages;
-  MessageObject* parent = nullptr;
-  if (self->is_stub()) {
+  MessageObject* parent = self->parent;
+  // Callbacks of weak references may look for the handle again: it must not be found.
+  if (parent != nullptr) {
     Unlink(*self);
-    parent = self->parent;
   } else if (self->arena != nullptr) {
     self->message->handle = nullptr;
+  }
+  if (self->weak_references != nullptr) PyObject_ClearWeakRefs(object);
+  if (self->arena != nullptr) {
     // The last handle of an arena drops it whole, without a walk.
-    if ((self->message->flags & Message::kDetached) != 0 && self->arena->handles > 1) {
+    if ((self->message->flags & Message::kDetached) != 0 && self->message->handle == nullptr &&
+        self->arena->handles > 1) {
       FreeMessage(self->arena->arena, *self->binding->info, self->message);
     }
     Release(self->arena);

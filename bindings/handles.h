@@ -43,9 +43,8 @@ struct MessageObject;
 
 // What messages and lists have in common. `parent` is set as long as the handle is a stub.
 struct Handle {
-  PyObject_HEAD
-  const FieldBinding* field;  // of a stub, and of every list
-  SharedArena* arena;         // null in a stub
+  PyObject_HEAD const FieldBinding* field;  // of a stub, and of every list
+  SharedArena* arena;                       // null in a stub
   MessageObject* parent;
   Handle* next_stub;  // among the stubs of the parent
 
@@ -96,8 +95,11 @@ inline ListObject& Real(ListObject& self) {
   return self;
 }
 
-// After fields were set behind the back of handles (merge, parse): stubs in the tree of `self` whose
-// field is set now stand for what is there.
+// The arena that a handle lives in, or will when it is made real.
+SharedArena* ArenaOf(const Handle& handle);
+
+// After fields were set behind the back of handles (merge, parse): stubs in the tree of `self`
+// whose field is set now stand for what is there.
 void BindStubs(MessageObject& self);
 // Before fields of `self` are cleared: its stubs (of one field, or of all) become detached messages
 // and lists.

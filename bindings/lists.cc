@@ -95,17 +95,6 @@ void DeleteSlice(ListObject& self, const Slice& s) {
   }
 }
 
-void CopyElement(Arena& arena, RepeatedBase& to, uint64_t at, const RepeatedBase& from,
-                 uint64_t index, Kind kind) {
-  if (IsText(kind)) {
-    static_cast<String*>(to.data)[at].CopyFrom(arena, static_cast<String*>(from.data)[index]);
-  } else {
-    const uint64_t width = ElementSize(kind);
-    std::memcpy(static_cast<char*>(to.data) + at * width,
-                static_cast<const char*>(from.data) + index * width, width);
-  }
-}
-
 // A list of converted values with an arena of its own: assigning is all or nothing.
 PyObject* ConvertAll(const ListObject& like, PyObject* values);
 
@@ -179,17 +168,8 @@ PyObject* Append(PyObject* self, PyObject* value) {
 
 PyObject* Extend(PyObject* self, PyObject* values) {
   return GuardObject([&] {
-    // protobuf takes None and other false values as nothing to add.
-    const int truth = values == Py_None ? 0 : 1;
-    if (truth != 0) ExtendList(Self(self), values);
-    return Py_NewRef(Py_None);
-  });
-}
-
-PyObject* InplaceConcat(PyObject* self, PyObject* values) {
-  return GuardObject([&] {
     ExtendList(Self(self), values);
-    return Py_NewRef(self);
+    return Py_NewRef(Py_None);
   });
 }
 
@@ -276,8 +256,8 @@ int Contains(PyObject* self, PyObject* value) {
 
 PyObject* ClearList(PyObject* self, PyObject*) {
   return GuardObject([&] {
-    Real(Self(self));
-    Erase(Self(self), 0, Self(self).list->size);
+    // A list of a field that is not set stays so.
+    if (!Self(self).is_stub()) Erase(Self(self), 0, Self(self).list->size);
     return Py_NewRef(Py_None);
   });
 }
@@ -313,10 +293,11 @@ void StoreOrder(ListObject& self, PyObject* sorted) {
 
 PyObject* Sort(PyObject* object, PyObject* arguments, PyObject* keywords) {
   return GuardObject([&] {
-    ListObject& self = Real(Self(object));
+    ListObject& self = Self(object);
     const Ref list(ToList(object));
     const Ref sort(Check(PyObject_GetAttrString(list.get(), "sort")));
     const Ref done(Check(PyObject_Call(sort.get(), arguments, keywords)));
+    if (self.is_stub()) return Py_NewRef(Py_None);
     if (self.field->element != nullptr) {
       StoreOrder(self, list.get());
     } else {
@@ -376,33 +357,35 @@ PyObject* Repr(PyObject* self) {
   });
 }
 
-#define ONNX_LIGHT_LIST_METHODS                                                                   \
-  {"append", Append, METH_O, "append($self, value, /)\n--\n\nAdds a value, or a copy of a message."}, \
-      {"extend", Extend, METH_O,                                                                  \
-       "extend($self, values, /)\n--\n\nAppends every value of an iterable."},                    \
-      {"insert", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Insert)),             \
-       METH_FASTCALL,                                                                             \
-       "insert($self, index, value, /)\n--\n\nPuts a value, or a copy of a message, at an index."}, \
-      {"pop", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Pop)), METH_FASTCALL,    \
-       "pop($self, index=-1, /)\n--\n\nTakes an element out and returns it."},                    \
-      {"remove", Remove, METH_O,                                                                  \
-       "remove($self, value, /)\n--\n\nTakes out the first element that equals the value."},      \
-      {"index", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Index)),               \
-       METH_FASTCALL,                                                                             \
-       "index($self, value, start=0, stop=9223372036854775807, /)\n--\n\n"                        \
-       "The first index of an element that equals the value; ValueError if there is none."},      \
-      {"count", Count, METH_O,                                                                    \
-       "count($self, value, /)\n--\n\nThe number of elements that equal the value."},             \
-      {"clear", ClearList, METH_NOARGS, "clear($self, /)\n--\n\nRemoves all elements."},          \
-      {"reverse", Reverse, METH_NOARGS, "reverse($self, /)\n--\n\nTurns the order round, in place."}, \
-      {"sort", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Sort)),                 \
-       METH_VARARGS | METH_KEYWORDS,                                                              \
-       "sort($self, /, *, key=None, reverse=False)\n--\n\nSorts in place, as list.sort does."},   \
-      {"MergeFrom", MergeFrom, METH_O,                                                            \
-       "MergeFrom($self, other, /)\n--\n\nAppends every element of another list."},               \
-  {                                                                                               \
-    "__deepcopy__", DeepCopy, METH_VARARGS,                                                       \
-        "__deepcopy__($self, memo=None, /)\n--\n\nA copy that is in no message."                  \
+#define ONNX_LIGHT_LIST_METHODS                                                                    \
+  {"append", Append, METH_O,                                                                       \
+   "append($self, value, /)\n--\n\nAdds a value, or a copy of a message."},                        \
+      {"extend", Extend, METH_O,                                                                   \
+       "extend($self, values, /)\n--\n\nAppends every value of an iterable."},                     \
+      {"insert", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Insert)),              \
+       METH_FASTCALL,                                                                              \
+       "insert($self, index, value, /)\n--\n\nPuts a value, or a copy of a message, at an "        \
+       "index."},                                                                                  \
+      {"pop", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Pop)), METH_FASTCALL,     \
+       "pop($self, index=-1, /)\n--\n\nTakes an element out and returns it."},                     \
+      {"remove", Remove, METH_O,                                                                   \
+       "remove($self, value, /)\n--\n\nTakes out the first element that equals the value."},       \
+      {"index", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Index)), METH_FASTCALL, \
+       "index($self, value, start=0, stop=9223372036854775807, /)\n--\n\n"                         \
+       "The first index of an element that equals the value; ValueError if there is none."},       \
+      {"count", Count, METH_O,                                                                     \
+       "count($self, value, /)\n--\n\nThe number of elements that equal the value."},              \
+      {"clear", ClearList, METH_NOARGS, "clear($self, /)\n--\n\nRemoves all elements."},           \
+      {"reverse", Reverse, METH_NOARGS,                                                            \
+       "reverse($self, /)\n--\n\nTurns the order round, in place."},                               \
+      {"sort", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Sort)),                  \
+       METH_VARARGS | METH_KEYWORDS,                                                               \
+       "sort($self, /, *, key=None, reverse=False)\n--\n\nSorts in place, as list.sort does."},    \
+      {"MergeFrom", MergeFrom, METH_O,                                                             \
+       "MergeFrom($self, other, /)\n--\n\nAppends every element of another list."},                \
+  {                                                                                                \
+    "__deepcopy__", DeepCopy, METH_VARARGS,                                                        \
+        "__deepcopy__($self, memo=None, /)\n--\n\nA copy that is in no message."                   \
   }
 
 PyMethodDef scalar_methods[] = {ONNX_LIGHT_LIST_METHODS, {}};
@@ -414,21 +397,19 @@ PyMethodDef message_methods[] = {
     {}};
 
 PyTypeObject* MakeType(PyObject* module, const char* name, const char* doc, PyMethodDef* methods) {
-  PyType_Slot slots[] = {
-      {Py_tp_dealloc, reinterpret_cast<void*>(DeallocList)},
-      {Py_tp_doc, const_cast<char*>(doc)},
-      {Py_tp_methods, methods},
-      {Py_tp_repr, reinterpret_cast<void*>(Repr)},
-      {Py_tp_richcompare, reinterpret_cast<void*>(Compare)},
-      {Py_tp_hash, reinterpret_cast<void*>(PyObject_HashNotImplemented)},
-      {Py_sq_length, reinterpret_cast<void*>(Size)},
-      {Py_sq_item, reinterpret_cast<void*>(Item)},
-      {Py_sq_contains, reinterpret_cast<void*>(Contains)},
-      {Py_sq_inplace_concat, reinterpret_cast<void*>(InplaceConcat)},
-      {Py_mp_length, reinterpret_cast<void*>(Size)},
-      {Py_mp_subscript, reinterpret_cast<void*>(Subscript)},
-      {Py_mp_ass_subscript, reinterpret_cast<void*>(AssignSubscript)},
-      {0, nullptr}};
+  PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(DeallocList)},
+                         {Py_tp_doc, const_cast<char*>(doc)},
+                         {Py_tp_methods, methods},
+                         {Py_tp_repr, reinterpret_cast<void*>(Repr)},
+                         {Py_tp_richcompare, reinterpret_cast<void*>(Compare)},
+                         {Py_tp_hash, reinterpret_cast<void*>(PyObject_HashNotImplemented)},
+                         {Py_sq_length, reinterpret_cast<void*>(Size)},
+                         {Py_sq_item, reinterpret_cast<void*>(Item)},
+                         {Py_sq_contains, reinterpret_cast<void*>(Contains)},
+                         {Py_mp_length, reinterpret_cast<void*>(Size)},
+                         {Py_mp_subscript, reinterpret_cast<void*>(Subscript)},
+                         {Py_mp_ass_subscript, reinterpret_cast<void*>(AssignSubscript)},
+                         {0, nullptr}};
   PyType_Spec spec{name, sizeof(ListObject), 0,
                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_SEQUENCE,
                    slots};
@@ -440,9 +421,9 @@ PyTypeObject* MakeType(PyObject* module, const char* name, const char* doc, PyMe
 }  // namespace
 
 void AddListTypes(PyObject* module) {
-  scalar_list_type = MakeType(module, "onnx_light.onnx.RepeatedScalar",
-                              "The elements of a repeated field of numbers, text or bytes.",
-                              scalar_methods);
+  scalar_list_type =
+      MakeType(module, "onnx_light.onnx.RepeatedScalar",
+               "The elements of a repeated field of numbers, text or bytes.", scalar_methods);
   message_list_type = MakeType(module, "onnx_light.onnx.RepeatedMessage",
                                "The elements of a repeated message field.", message_methods);
   const Ref abc(Check(PyImport_ImportModule("collections.abc")));

@@ -26,8 +26,11 @@ PyCFunction AsFunction(PyCFunctionWithKeywords f) {
 
 // The name of a field or oneof as text.
 std::string_view ToName(PyObject* name) {
+  if (PyBytes_Check(name)) {
+    return {PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name))};
+  }
   if (!PyUnicode_Check(name)) {
-    Raise(PyExc_TypeError, "a field's name is a str, not %.200s", Py_TYPE(name)->tp_name);
+    Raise(PyExc_ValueError, "a field's name is a str, not %.200s", Py_TYPE(name)->tp_name);
   }
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name, &size);
@@ -85,7 +88,7 @@ PyObject* ClearFieldMethod(PyObject* object, PyObject* name) {
     if (field == nullptr) {
       const OneofInfo* oneof = FindOneof(*self.binding->info, text);
       if (oneof == nullptr) NoSuchField(self, name, "field");
-      field = SetMember(self, *oneof);
+      field = SetMember(Real(self), *oneof);
     }
     if (field != nullptr) ClearFields(self, field);
     return None();
@@ -229,15 +232,16 @@ PyObject* CompareMessages(PyObject* self, PyObject* other, int operation) {
 PyObject* MessageText(PyObject* object) {
   return GuardObject([&] {
     const std::string text = ToText(*Self(object).binding->info, *Self(object).message);
-    return Check(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
-                                      "surrogateescape"));
+    return Check(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape"));
   });
 }
 
 PyMethodDef* MessageMethods() {
   static PyMethodDef methods[] = {
       {"HasField", HasField, METH_O,
-       "HasField($self, name, /)\n--\n\nWhether a singular field, or any member of a oneof, is set."},
+       "HasField($self, name, /)\n--\n\nWhether a singular field, or any member of a oneof, is "
+       "set."},
       {"WhichOneof", WhichOneof, METH_O,
        "WhichOneof($self, name, /)\n--\n\nThe name of the member of a oneof that is set, or None."},
       {"Clear", ClearMethod, METH_NOARGS,

@@ -76,8 +76,8 @@ PyObject* Construct(PyObject* type, PyObject* const* arguments, size_t flags, Py
 PyObject* New(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   return GuardObject([&] {
     const ClassBinding& binding = BindingOf(type);
-    Ref made(reinterpret_cast<PyObject*>(NewFromPositional(
-        binding, &PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_SIZE(arguments))));
+    Ref made(reinterpret_cast<PyObject*>(
+        NewFromPositional(binding, &PyTuple_GET_ITEM(arguments, 0), PyTuple_GET_SIZE(arguments))));
     const auto& self = *reinterpret_cast<MessageObject*>(made.get());
     if (keywords != nullptr) InitFields({self.arena->arena, binding, *self.message}, keywords);
     return made.release();
@@ -89,10 +89,10 @@ PyObject* New(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
-PyMemberDef members[] = {{"__weaklistoffset__", T_PYSSIZET,
-                          static_cast<Py_ssize_t>(offsetof(MessageObject, weak_references)),
-                          READONLY, nullptr},
-                         {}};
+PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET,
+     static_cast<Py_ssize_t>(offsetof(MessageObject, weak_references)), READONLY, nullptr},
+    {}};
 #pragma GCC diagnostic pop
 
 void MakeBaseType(PyObject* module) {
@@ -137,8 +137,8 @@ void MakeType(ClassBinding& binding) {
 // Sets an attribute of a class that is just being made.
 void SetAttribute(const ClassBinding& binding, const std::string& name, PyObject* owned) {
   const Ref value(Check(owned));
-  Check(PyObject_SetAttrString(reinterpret_cast<PyObject*>(binding.type), name.c_str(),
-                               value.get()));
+  Check(
+      PyObject_SetAttrString(reinterpret_cast<PyObject*>(binding.type), name.c_str(), value.get()));
 }
 
 void AddFieldAttributes(const ClassBinding& binding) {

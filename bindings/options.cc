@@ -35,9 +35,8 @@ void Construct(nb::handle self, const nb::kwargs& keywords) {
 template <typename Options, typename... Extra>
 void AddConstructor(nb::class_<Options, Extra...>& type) {
   type.def(
-      "__init__", [](nb::handle self, const nb::kwargs& keywords) {
-        Construct<Options>(self, keywords);
-      },
+      "__init__",
+      [](nb::handle self, const nb::kwargs& keywords) { Construct<Options>(self, keywords); },
       "Every option can be given as a keyword.");
 }
 
@@ -91,8 +90,9 @@ void AddSerializeOptions(nb::module_& m) {
               "Payloads that are external already keep their place.")
       .def_rw("max_serialized_size_bytes", &SerializeOptions::max_serialized_size_bytes,
               "A longer message is a ValueError before a byte is written; 0 is no limit.")
-      .def_rw("max_external_file_size", &SerializeOptions::max_external_file_size,
-              "External data go on in a further file (`.1`, `.2`, ...) beyond this; 0 is one file.");
+      .def_rw(
+          "max_external_file_size", &SerializeOptions::max_external_file_size,
+          "External data go on in a further file (`.1`, `.2`, ...) beyond this; 0 is one file.");
 }
 
 void AddSizeResult(nb::module_& m) {
@@ -137,8 +137,8 @@ void AddOptionTypes(PyObject* module) {
       .value("AUTO", FileLoadMode::kAuto, "Mapped where that pays, read otherwise.")
       .value("MMAP", FileLoadMode::kMmap, "Mapped into memory.")
       .value("STREAM", FileLoadMode::kStream, "Read into memory.");
-  nb::class_<TensorBufferOptions> base(
-      m, "TensorBufferOptions", "What is treated as a big payload, and how it is placed.");
+  nb::class_<TensorBufferOptions> base(m, "TensorBufferOptions",
+                                       "What is treated as a big payload, and how it is placed.");
   AddConstructor(base);
   base.def_rw("raw_data_threshold", &TensorBufferOptions::raw_data_threshold,
               "Payloads of at least this many bytes are big.")

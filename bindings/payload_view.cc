@@ -6,8 +6,7 @@ namespace onnx_light::python {
 namespace {
 
 struct PayloadObject {
-  PyObject_HEAD
-  SharedBytes bytes;
+  PyObject_HEAD SharedBytes bytes;
 };
 
 PyTypeObject* payload_type = nullptr;

@@ -102,9 +102,9 @@ void WriteToStream(PyObject* output, PyObject* piece) {
 void WriteRun(PyObject* output, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const std::span<const std::byte> piece = bytes.first(std::min(bytes.size(), kStreamPiece));
-    const Ref view(Check(PyMemoryView_FromMemory(
-        reinterpret_cast<char*>(const_cast<std::byte*>(piece.data())),
-        static_cast<Py_ssize_t>(piece.size()), PyBUF_READ)));
+    const Ref view(
+        Check(PyMemoryView_FromMemory(reinterpret_cast<char*>(const_cast<std::byte*>(piece.data())),
+                                      static_cast<Py_ssize_t>(piece.size()), PyBUF_READ)));
     WriteToStream(output, view.get());
     bytes = bytes.subspan(piece.size());
   }
@@ -117,8 +117,7 @@ PyObject* SerializeToBytes(const MessageObject& self, const SerializeOptions& op
   if (serializer.size() > static_cast<uint64_t>(PY_SSIZE_T_MAX)) {
     Raise(PyExc_OverflowError, "the message takes more bytes than a bytes object can hold");
   }
-  Ref bytes(
-      Check(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(serializer.size()))));
+  Ref bytes(Check(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(serializer.size()))));
   auto* output = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.get()));
   if (serializer.shared_size() < kLongWork) {
     serializer.WriteTo(output);
@@ -201,8 +200,7 @@ PyObject* SerializeToString(PyObject* self, PyObject* arguments, PyObject* keywo
 
 PyObject* SerializeSize(PyObject* self, PyObject* arguments, PyObject* keywords) {
   return GuardObject([&] {
-    const SerializeOptions options =
-        OptionsArgument(arguments, keywords, "|O:SerializeSize");
+    const SerializeOptions options = OptionsArgument(arguments, keywords, "|O:SerializeSize");
     const Serializer serializer(*Self(self).binding->info, *Self(self).message, options);
     return Check(FromSizeResult(serializer.sizes()));
   });
@@ -216,7 +214,7 @@ PyObject* SerializeToFile(PyObject* object, PyObject* arguments, PyObject* keywo
     const std::string path = ToPath(name);
     const std::string data_path = external == nullptr ? "" : ToPath(external);
     MessageFileWriter writer(*Self(object).binding->info, *Self(object).message, path,
-                      ToSerializeOptions(options), data_path);
+                             ToSerializeOptions(options), data_path);
     {
       const WithoutGil released;
       writer.Write();

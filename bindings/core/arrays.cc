@@ -46,9 +46,16 @@ std::string KnownTypes() {
   throw ValueError("cache.dtype", name, given + " is none of " + KnownTypes());
 }
 
+// str() or repr() of an object.
+std::string Text(PyObject* function(PyObject*), nb::handle object) {
+  const nb::object text = nb::steal(function(object.ptr()));
+  if (!text.is_valid()) throw nb::python_error();
+  return nb::cast<std::string>(text);
+}
+
 std::string TypeText(nb::handle array, const std::string& otherwise) {
   if (!nb::hasattr(array, "dtype")) return otherwise;
-  return "type " + nb::cast<std::string>(nb::str(array.attr("dtype")));
+  return "type " + Text(PyObject_Str, nb::object(array.attr("dtype")));
 }
 
 std::optional<DType> TypeOfFormat(const char* format) {
@@ -133,7 +140,14 @@ ArrayArgument::~ArrayArgument() {
 
 void ArrayArgument::ReadBuffer(nb::handle object, std::optional<DType> known, const char* name) {
   // Released by hand where this throws: the destructor does not run then.
-  if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_RECORDS_RO) < 0) throw nb::python_error();
+  if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_RECORDS_RO) < 0) {
+    // So numpy says that it cannot express the type.
+    if (!IsNumpyArray(object) || PyErr_ExceptionMatches(PyExc_ValueError) == 0) {
+      throw nb::python_error();
+    }
+    PyErr_Clear();
+    ThrowDType(name, TypeText(object, ""));
+  }
   const std::string format = buffer_.format == nullptr ? "B" : buffer_.format;
   const int64_t rank = buffer_.ndim;
   const std::optional<DType> dtype = known ? known : TypeOfFormat(buffer_.format);
@@ -232,7 +246,7 @@ std::optional<DType> ToDType(nb::handle dtype) {
     name = nb::cast<std::string>(nb::module_::import_("numpy").attr("dtype")(dtype).attr("name"));
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
-    ThrowDType("dtype", nb::cast<std::string>(nb::repr(dtype)));
+    ThrowDType("dtype", Text(PyObject_Repr, dtype));
   }
   if (const auto known = ParseDType(name)) return known;
   ThrowDType("dtype", name);

@@ -119,15 +119,15 @@ void BindMaking(Class& cls) {
               return PagedCache::FromArrays(keys, values, page_size, start);
             });
           },
-          "key"_a, "value"_a, nb::kw_only(), "page_size"_a = PagedCache::kDefaultPageSize,
-          "policy"_a = nb::none(), "start"_a = 0,
+          "key"_a.none(), "value"_a.none(), nb::kw_only(),
+          "page_size"_a = PagedCache::kDefaultPageSize, "policy"_a = nb::none(), "start"_a = 0,
           nb::sig("def from_arrays(key: object, value: object, *, page_size: int = 64, "
                   "policy: None = None, start: int = 0) -> PagedCache"),
           "The cache of these tokens, the first at position `start`. Arguments, errors and cost "
           "as\n"
           "those of the class and of append(); `cache.position` if start is negative.")
       .def_static(
-          "from_proto", &CacheFromMessage, "proto"_a, "model"_a = nb::none(), nb::kw_only(),
+          "from_proto", &CacheFromMessage, "proto"_a.none(), "model"_a = nb::none(), nb::kw_only(),
           "page_size"_a = PagedCache::kDefaultPageSize,
           nb::sig("def from_proto(proto: onnx_light.onnx_py._onnxpyprotoop.PagedCacheProto, "
                   "model: onnx_light.onnx_py._onnxpyprotoop.ModelProto | None = None, *, "
@@ -221,7 +221,8 @@ void BindOperations(Class& cls) {
              return self.Append(keys, values);
            });
          },
-         "key"_a, "value"_a, nb::sig("def append(self, key: object, value: object) -> PagedCache"),
+         "key"_a.none(), "value"_a.none(),
+         nb::sig("def append(self, key: object, value: object) -> PagedCache"),
          "This cache and then these tokens, as a new value that shares the pages. This one stays\n"
          "what it is. O(new tokens), however long the cache is.\n\n"
          "Args:\n"

@@ -47,21 +47,28 @@ nb::list PagesOfSlice(const Pages& pages, const nb::slice& slice) {
   return result;
 }
 
-int64_t Count(const Pages& pages, const PlacedPage& page) {
+const PlacedPage* PageOrNull(nb::handle object) {
+  return nb::isinstance<PlacedPage>(object) ? &nb::cast<const PlacedPage&>(object) : nullptr;
+}
+
+int64_t Count(const Pages& pages, nb::handle value) {
+  const PlacedPage* page = PageOrNull(value);
+  if (page == nullptr) return 0;
   int64_t count = 0;
   const PageRange range = pages.cache.pages();
-  for (const PlacedPage& placed : range) count += EqualPages(placed, page) ? 1 : 0;
+  for (const PlacedPage& placed : range) count += EqualPages(placed, *page) ? 1 : 0;
   return count;
 }
 
-int64_t Index(const Pages& pages, const PlacedPage& page) {
+// As list.index: `start` and `stop` may be negative or beyond the end.
+int64_t Index(const Pages& pages, nb::handle value, Py_ssize_t start, Py_ssize_t stop) {
+  const PlacedPage* page = PageOrNull(value);
   const PageRange range = pages.cache.pages();
-  int64_t index = 0;
-  for (const PlacedPage& placed : range) {
-    if (EqualPages(placed, page)) return index;
-    ++index;
+  PySlice_AdjustIndices(range.size(), &start, &stop, 1);
+  for (int64_t index = start; page != nullptr && index < stop; ++index) {
+    if (EqualPages(range[index], *page)) return index;
   }
-  throw nb::value_error((PageText(page) + " is not among the pages").c_str());
+  throw nb::value_error("the value is not among the pages");
 }
 
 void BindPayload(nb::module_& m) {
@@ -134,7 +141,8 @@ std::string FormatText(const PlacedPage& placed, Side side) {
 void BindPages(nb::module_& m) {
   BindPayload(m);
   BindPage(m);
-  nb::class_<Pages>(m, "Pages", "The pages of a cache in order: an immutable sequence.")
+  nb::class_<Pages>(m, "Pages", nb::sig("class Pages(collections.abc.Sequence[Page])"),
+                    "The pages of a cache in order: an immutable sequence.")
       .def("__len__", [](const Pages& self) { return self.cache.pages().size(); })
       .def("__getitem__", &PageAt, "index"_a,
            nb::sig("def __getitem__(self, index: int, /) -> Page"),
@@ -146,14 +154,13 @@ void BindPages(nb::module_& m) {
           nb::sig("def __iter__(self) -> collections.abc.Iterator[Page]"))
       .def(
           "__contains__",
-          [](const Pages& self, nb::handle page) {
-            return nb::isinstance<PlacedPage>(page) &&
-                   Count(self, nb::cast<const PlacedPage&>(page)) > 0;
-          },
-          "page"_a, nb::sig("def __contains__(self, page: object, /) -> bool"))
-      .def("index", &Index, "page"_a,
-           "Index of the first page that equals `page`; ValueError if there is none.")
-      .def("count", &Count, "page"_a, "How many pages equal `page`.")
+          [](const Pages& self, nb::handle value) { return Count(self, value) > 0; },
+          "value"_a.none(), nb::sig("def __contains__(self, value: object, /) -> bool"))
+      .def("index", &Index, "value"_a.none(), "start"_a = 0, "stop"_a = PY_SSIZE_T_MAX,
+           nb::sig("def index(self, value: object, start: int = 0, stop: int = ...) -> int"),
+           "Index of the first page in [start, stop) that equals `value`; ValueError if none does.")
+      .def("count", &Count, "value"_a.none(), nb::sig("def count(self, value: object) -> int"),
+           "How many pages equal `value`.")
       .def("__repr__", [](const Pages& self) {
         return "Pages(" + std::to_string(self.cache.pages().size()) + ")";
       });
