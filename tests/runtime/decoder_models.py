@@ -201,16 +201,27 @@ def genai(
     return model
 
 
-def standard(dtype: str = "float32", seed: int = 3, **options: Any) -> onnx.ModelProto:
-    """ONNX's own Attention; positions come from the past's length inside the graph."""
+def standard(
+    dtype: str = "float32", seed: int = 3, embeds: bool = False, **options: Any
+) -> onnx.ModelProto:
+    """ONNX's own Attention; positions come from the past's length inside the graph.
+
+    Args:
+        embeds: the input is inputs_embeds [batch, tokens, HIDDEN] instead of input_ids.
+    """
     graph = Graph(dtype, seed)
-    graph.input("input_ids", TensorProto.INT64, ["batch", "tokens"])
+    if embeds:
+        step = graph.input("inputs_embeds", TYPES[dtype], ["batch", "tokens", HIDDEN])
+    else:
+        step = graph.input("input_ids", TensorProto.INT64, ["batch", "tokens"])
     graph.cache_inputs(["batch", KV_HEADS, "past", WIDTH])
     past = graph.size("past_key_values.0.key", 2)
-    total = graph.op("Add", past, graph.size("input_ids", 1))
+    total = graph.op("Add", past, graph.size(step, 1))
     positions = graph.op("Range", past, total, graph.constant(1))
     table = graph.weight(CONTEXT, HIDDEN)
-    hidden = graph.op("Add", graph.embed(), graph.op("Gather", table, positions))
+    hidden = graph.op(
+        "Add", step if embeds else graph.embed(), graph.op("Gather", table, positions)
+    )
     for layer in range(LAYERS):
         sources = [graph.project(hidden, heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
         sides = ("key", "value")

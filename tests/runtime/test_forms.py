@@ -139,14 +139,13 @@ def test_symbolic_width_from_genai_config(tmp_path: Path) -> None:
     with pytest.raises(CodedError, match=r"genai_config\.json") as caught:
         session.run(["logits"], {"input_ids": ids})
     assert caught.value.code == "runtime.size"
+    (tmp_path / "genai_config.json").write_text("{")
+    with pytest.raises(CodedError, match="not JSON"):
+        session.run(["logits"], {"input_ids": ids})
     config = {"model": {"decoder": {"head_size": WIDTH, "num_key_value_heads": KV_HEADS}}}
     (tmp_path / "genai_config.json").write_text(json.dumps(config))
     session.run(["logits"], {"input_ids": ids})
     assert len(session.state["layers.0"]) == 3
-    (tmp_path / "genai_config.json").write_text("{")
-    session.reset()
-    with pytest.raises(CodedError, match="not JSON"):
-        session.run(["logits"], {"input_ids": ids})
 
 
 def test_symbolic_width_may_be_fed() -> None:
@@ -202,6 +201,20 @@ def test_bfloat16_caches() -> None:
     assert other.state["layers.0"] == cache
     session.truncate(2)
     assert session.state["layers.0"].value_array().tobytes() == rows[:, :, :2].tobytes()
+
+
+def test_embeddings_in_place_of_ids() -> None:
+    session = InferenceSession(standard(embeds=True), quiet())
+    embeddings = np.random.default_rng(0).normal(size=(1, 6, HEADS * WIDTH)).astype(np.float32)
+    whole = session.run(["logits"], {"inputs_embeds": embeddings})[0]
+    assert session.tokens is None
+    session.truncate(2)
+    assert session.tokens is None
+    last = session.run(["logits"], {"inputs_embeds": embeddings[:, 2:]})[0]
+    np.testing.assert_allclose(last, whole[:, 2:], rtol=2e-5, atol=2e-5)
+    assert len(session.state["layers.0"]) == 6
+    session.reset()
+    assert len(session.tokens) == 0
 
 
 def test_lengths_as_inputs() -> None:

@@ -153,6 +153,21 @@ def test_a_failing_run_keeps_the_state(model: onnx.ModelProto) -> None:
     close(logits_of(session, IDS[:, 6:]), whole_run(model, IDS)["logits"][:, 6:])
 
 
+def test_an_output_that_cannot_be_returned() -> None:
+    model = standard()
+    model.graph.node.append(helper.make_node("SequenceConstruct", ["logits"], ["list"]))
+    model.graph.output.append(
+        helper.make_tensor_sequence_value_info("list", TensorProto.FLOAT, None)
+    )
+    session = InferenceSession(model, quiet())
+    with pytest.raises(CodedError, match="list") as caught:
+        session.run(["list"], {"input_ids": IDS})
+    assert caught.value.code == "runtime.output"
+    assert len(session.tokens) == 0
+    assert len(session.run_with_ort_values(["list"], {"input_ids": IDS})) == 1
+    assert len(session.tokens) == 11
+
+
 def test_state_is_of_its_moment() -> None:
     session = InferenceSession(standard(), quiet())
     logits_of(session, IDS[:, :6])
@@ -269,9 +284,12 @@ def test_some_fed_pasts_of_another_length() -> None:
     session = InferenceSession(model, quiet())
     logits_of(session, IDS[:, :3])
     fed = pasts(model, IDS[:, :6])
-    with pytest.raises(CodedError, match="feed all bound inputs or none"):
-        logits_of(session, IDS[:, 6:], **{"past_key_values.1.key": fed["past_key_values.1.key"]})
-    assert len(session.tokens) == 3
+    some = {"past_key_values.1.key": fed["past_key_values.1.key"]}
+    for count in (3, 0):
+        session.truncate(count)
+        with pytest.raises(CodedError, match="feed all bound inputs or none"):
+            logits_of(session, IDS[:, 6:], **some)
+        assert len(session.tokens) == count
 
 
 # Masks and positions of the caller

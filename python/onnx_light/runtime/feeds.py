@@ -33,7 +33,8 @@ class Step:
 
     Attributes:
         feed: an OrtValue for every input that is known.
-        past: the number of tokens in the caches that go in.
+        shapes: of the bound caches that go in, by the input's name.
+        past: the number of tokens in them.
         batch: the number of sequences, if the inputs tell.
         count: the number of new tokens, if the inputs tell.
         past_tokens: the ids that go with the caches; None if not known.
@@ -42,6 +43,7 @@ class Step:
     """
 
     feed: dict[str, Any]
+    shapes: dict[str, list[int]]
     past: int
     batch: int | None
     count: int | None
@@ -61,6 +63,7 @@ class StepBuilder:
     def __init__(self, model: Model, bindings: Bindings) -> None:
         self._model = model
         self._bindings = bindings
+        self._sizes: dict[str, tuple[int, int]] = {}
         self._inputs = {item.name: item for item in model.session.get_inputs()}
 
     def build(self, given: Mapping[str, Any], state: State) -> Step:
@@ -81,73 +84,72 @@ class StepBuilder:
         for binding in self._bindings.all:
             if binding.input not in feed and binding.input in state.values:
                 feed[binding.input] = state.values[binding.input]
-        past = self._past_length(feed)
+        shapes = self._cache_shapes(feed)
+        past = next(iter(shapes.values()))[2] if shapes else 0
         if past == 0:
             past_tokens = NO_TOKENS
-        batch, count = self._batch_and_count(feed)
-        self._check_batch(feed, batch)
-        self._add_empty_tensors(feed, batch)
+        batch, count = _batch_and_count(feed)
+        if batch is not None:
+            _check_batch(shapes, batch)
+        self._add_empty_tensors(feed, shapes, past, batch)
         masked = masked or _mask_of_the_caller(feed, past, count)
         shifted = shifted or _positions_of_the_caller(feed, past, count)
         self._add_what_follows(feed, past, batch, count, masked, shifted)
         tokens = _new_tokens(feed)
-        return Step(feed, past, batch, count, past_tokens, tokens, masked, shifted)
+        return Step(feed, shapes, past, batch, count, past_tokens, tokens, masked, shifted)
 
-    def _past_length(self, feed: Mapping[str, Any]) -> int:
-        first = ""
-        length = 0
+    def _cache_shapes(self, feed: Mapping[str, Any]) -> dict[str, list[int]]:
+        shapes: dict[str, list[int]] = {}
         for binding in self._bindings.caches:
             if binding.input not in feed:
                 continue
-            shape = feed[binding.input].shape()
+            name, shape = binding.input, feed[binding.input].shape()
             if len(shape) != 4:
-                raise _fail(
-                    "feed", binding.input, f"{shape}; [batch, heads, tokens, width] is needed"
-                )
-            if not first:
-                first, length = binding.input, shape[2]
-            if shape[2] != length:
-                raise _fail(
-                    "feed",
-                    binding.input,
-                    f"{shape[2]} tokens, but {first} has {length}; feed all bound inputs or none",
-                )
-        return length
+                raise _fail("feed", name, f"{shape}; [batch, heads, tokens, width] is needed")
+            for other, seen in shapes.items():
+                if seen[2] != shape[2]:
+                    raise _fail(
+                        "feed",
+                        name,
+                        f"{shape[2]} tokens, but {other} has {seen[2]}; "
+                        "feed all bound inputs or none",
+                    )
+                break  # the others are like the first
+            shapes[name] = shape
+        return shapes
 
-    def _batch_and_count(self, feed: Mapping[str, Any]) -> tuple[int | None, int | None]:
-        for name in _STEPS:
-            if name in feed and len(feed[name].shape()) >= 2:
-                return feed[name].shape()[0], feed[name].shape()[1]
-        return None, None
-
-    def _check_batch(self, feed: Mapping[str, Any], batch: int | None) -> None:
-        for binding in self._bindings.caches:
-            held = feed[binding.input].shape()[0] if binding.input in feed else batch
-            if batch is not None and held != batch:
-                raise _fail(
-                    "feed",
-                    _IDS,
-                    f"{batch} sequences, but {binding.input} holds {held}; reset() begins anew",
-                )
-
-    def _add_empty_tensors(self, feed: dict[str, Any], batch: int | None) -> None:
+    def _add_empty_tensors(
+        self, feed: dict[str, Any], shapes: dict[str, list[int]], past: int, batch: int | None
+    ) -> None:
+        empty = {}
         for binding in self._bindings.all:
             if binding.input in feed:
                 continue
             if binding.layer is None:
                 shape = _empty_shape(binding)
             else:
+                if past:
+                    raise _fail(
+                        "feed",
+                        binding.input,
+                        f"is empty, but {next(iter(shapes))} has {past} tokens; "
+                        "feed all bound inputs or none",
+                    )
                 shape = self._empty_cache_shape(binding, batch)
+                empty[binding.input] = shape
             feed[binding.input] = to_ort_value(np.zeros(shape, TENSOR_DTYPES[binding.type]))
+        shapes |= empty
 
-    def _empty_cache_shape(self, binding: Binding, batch: int | None) -> tuple[int, ...]:
+    def _empty_cache_shape(self, binding: Binding, batch: int | None) -> list[int]:
         declared = binding.dims[0]
         if isinstance(declared, int):
             batch = declared
         if batch is None:
             raise _fail("feed", _IDS, "it is not fed; the batch of empty caches follows from it")
-        heads, width = cache_sizes(binding, self._model)
-        return batch, heads, 0, width
+        if binding.input not in self._sizes:
+            self._sizes[binding.input] = cache_sizes(binding, self._model)
+        heads, width = self._sizes[binding.input]
+        return [batch, heads, 0, width]
 
     def _add_what_follows(
         self,
@@ -214,6 +216,25 @@ def _following(name: str, past: int, batch: int, count: int) -> Any:
     return np.array(past + count, np.int64)
 
 
+def _batch_and_count(feed: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    for name in _STEPS:
+        if name in feed:
+            shape = feed[name].shape()
+            if len(shape) >= 2:
+                return shape[0], shape[1]
+    return None, None
+
+
+def _check_batch(shapes: Mapping[str, list[int]], batch: int) -> None:
+    for name, shape in shapes.items():
+        if shape[0] != batch:
+            raise _fail(
+                "feed",
+                _IDS,
+                f"{batch} sequences, but {name} holds {shape[0]}; reset() begins anew",
+            )
+
+
 def _as_value(name: str, value: Any) -> Any:
     if is_ort_value(value):
         return value
@@ -230,11 +251,11 @@ def _new_tokens(feed: Mapping[str, Any]) -> Tokens | None:
     return ids.astype(np.int64) if ids.dtype.kind in "iu" else None
 
 
-def _empty_shape(binding: Binding) -> tuple[int, ...]:
+def _empty_shape(binding: Binding) -> list[int]:
     if all(isinstance(size, int) for size in binding.dims):
         raise _fail(
             "feed",
             binding.input,
             f"is {list(binding.dims)}, which cannot be empty; feed it in the first run",
         )
-    return tuple(size if isinstance(size, int) else 0 for size in binding.dims)
+    return [size if isinstance(size, int) else 0 for size in binding.dims]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,10 +113,7 @@ class InferenceSession:
         if not self._bindings.all:
             result: Sequence[Any] = self._model.session.run(output_names, input_feed, run_options)
             return result
-        names = self._output_names(output_names)
-        bound = {binding.output for binding in self._bindings.all}
-        outputs = self._advance(names, input_feed, run_options)
-        return [to_array(outputs[name], name, copy=name in bound) for name in names]
+        return self._advance(output_names, input_feed, run_options, to_array)
 
     def run_with_ort_values(
         self,
@@ -130,30 +127,37 @@ class InferenceSession:
                 output_names, input_dict_ort_values, run_options
             )
             return result
-        names = self._output_names(output_names)
-        bound = {binding.output for binding in self._bindings.all}
-        outputs = self._advance(names, input_dict_ort_values, run_options)
-        return [
-            to_ort_value(to_array(outputs[name], name, copy=True))
-            if name in bound
-            else outputs[name]
-            for name in names
-        ]
 
-    def _output_names(self, names: Sequence[str] | None) -> list[str]:
-        return list(names) if names else [item.name for item in self._model.session.get_outputs()]
+        def convert(value: Any, name: str, *, copy: bool) -> Any:
+            return to_ort_value(to_array(value, name, copy=True)) if copy else value
+
+        return self._advance(output_names, input_dict_ort_values, run_options, convert)
 
     def _advance(
-        self, names: list[str], given: Mapping[str, Any], run_options: Any
-    ) -> dict[str, Any]:
-        """Runs behind the state and replaces it; the OrtValues of `names` and bound outputs."""
-        fetched = list(dict.fromkeys([*names, *(item.output for item in self._bindings.all)]))
+        self,
+        output_names: Sequence[str] | None,
+        given: Mapping[str, Any],
+        run_options: Any,
+        convert: Callable[..., Any],
+    ) -> list[Any]:
+        """Runs behind the state and replaces it, when nothing can fail any more.
+
+        Args:
+            convert: makes a result of an output's OrtValue and name; `copy` says whether the state
+                goes on with that value.
+        """
+        session = self._model.session
+        names = list(output_names or (item.name for item in session.get_outputs()))
+        bound = dict.fromkeys(binding.output for binding in self._bindings.all)
+        fetched = list(dict.fromkeys([*names, *bound]))
         with self._lock:
             step = self._steps.build(given, self._state)
-            values = self._model.session.run_with_ort_values(fetched, step.feed, run_options)
+            values = session.run_with_ort_values(fetched, step.feed, run_options)
             outputs = dict(zip(fetched, values, strict=True))
-            self._state = self._next_state(step, outputs)
-        return outputs
+            state = self._next_state(step, outputs)
+            results = [convert(outputs[name], name, copy=name in bound) for name in names]
+            self._state = state
+        return results
 
     def _next_state(self, step: Step, outputs: Mapping[str, Any]) -> State:
         values = {item.input: outputs[item.output] for item in self._bindings.all}
@@ -173,7 +177,7 @@ class InferenceSession:
         length: int | None = None if step.count is None else step.past + step.count
         for binding in self._bindings.caches:
             shape = outputs[binding.output].shape()
-            past = step.feed[binding.input].shape()
+            past = step.shapes[binding.input]
             if length is None and len(shape) == 4 and shape[2] >= step.past:
                 length = shape[2]
             if shape != [*past[:2], length, past[3]]:
