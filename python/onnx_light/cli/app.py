@@ -1,0 +1,128 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, ParamSpec
+
+import typer
+
+from onnx_light import __version__
+from onnx_light.cli.output import Output, drop_output
+from onnx_light.errors import CodedError
+
+FINE = 0
+DAMAGE = 1
+TROUBLE = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="onnx-light",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_Parameters = ParamSpec("_Parameters")
+_Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def _fails_in_one_line(command: Callable[_Parameters, None]) -> Callable[_Parameters, None]:
+    """Makes errors of a command one line on standard error and a status, never a traceback."""
+
+    @functools.wraps(command)
+    def wrapper(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:
+            drop_output()
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except (CodedError, OSError) as error:
+            Output().error(error)
+            raise typer.Exit(TROUBLE) from None
+
+    return wrapper
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onnx-light {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print errors and JSON only.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say on standard error what is done.")
+    ] = False,
+) -> None:
+    """Messages of ONNX models and of KV caches: look into them, try them.
+
+    Exit status: 0 fine, 1 a difference or damage was found, 2 wrong usage or trouble such as a file
+    that cannot be read, 130 interrupted.
+    """
+    if quiet and verbose:
+        raise typer.BadParameter("-q and -v exclude each other")
+    context.obj = Output(-1 if quiet else int(verbose))
+
+
+@app.command()
+@_fails_in_one_line
+def demo(context: typer.Context, as_json: _Json = False) -> None:
+    """Build a model with a KV cache inside, write and map it, look into it, measure, damage it."""
+    from onnx_light.cli import demo as steps
+    from onnx_light.cli import demo_view
+
+    output: Output = context.obj
+    report = steps.run(output.log)
+    if as_json:
+        output.show_json(report.to_dict())
+    else:
+        output.show(*demo_view.render(report))
+    if not report.ok:
+        raise typer.Exit(DAMAGE)
+
+
+@app.command()
+@_fails_in_one_line
+def inspect(
+    context: typer.Context,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A serialized message; - is standard input.")
+    ],
+    message: Annotated[
+        str, typer.Option("--message", "-m", metavar="NAME", help="Its class.")
+    ] = "ModelProto",
+    depth: Annotated[int, typer.Option("--depth", "-d", min=0, help="Levels to show.")] = 8,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="Elements to show of a list; 0: all.")
+    ] = 8,
+    as_json: _Json = False,
+) -> None:
+    """Show the messages in a file as a tree with their sizes.
+
+    External data is named, not read.
+    """
+    from onnx_light.cli import inspect as inspection
+
+    output: Output = context.obj
+    output.log(f"parsing {file} as {message}")
+    report = inspection.inspect_file(file, message, depth=depth, limit=limit)
+    if as_json:
+        output.show_json(report.to_dict())
+    else:
+        output.show(*inspection.render(report))
