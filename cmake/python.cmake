@@ -25,5 +25,5 @@ file(GLOB core_module CONFIGURE_DEPENDS bindings/core/*.cc)
 onnx_light_module(_core . ${core_module} bindings/python.cc)
 set(core_stub ${generated_dir}/stub/_core.pyi)
 nanobind_add_stub(_core_stub MODULE _core OUTPUT ${core_stub} PYTHON_PATH $<TARGET_FILE_DIR:_core>
-                  DEPENDS _core)
+                  PATTERN_FILE ${CMAKE_CURRENT_SOURCE_DIR}/bindings/core/stub.pat DEPENDS _core)
 install(FILES ${core_stub} DESTINATION .)

@@ -1,7 +1,7 @@
 """The KV cache of a language model as a value that outlives the process.
 
-``PagedCache`` is the cache of one attention layer. ``onnx_light.onnx`` holds the message classes: the
-standard ONNX messages and those of this project.
+``PagedCache`` is the cache of one attention layer. ``onnx_light.onnx`` holds the message classes:
+the standard ONNX messages and those of this project.
 """
 
 from importlib.metadata import version as _version
