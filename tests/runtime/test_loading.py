@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from decoder_models import Graph, optimum, random_ids, whole_run
+from decoder_models import Graph, genai, optimum, random_ids, whole_run
 from onnx import TensorProto, numpy_helper
 
 from onnx_light.errors import CodedError, ParseError
@@ -36,6 +36,16 @@ def test_every_source(tmp_path: Path) -> None:
         (logits,) = session.run(["logits"], {"input_ids": IDS})
         np.testing.assert_array_equal(logits, expected)
         assert len(session.state["layers.1"]) == 5
+
+
+def test_the_file_may_change_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(genai(), path)
+    session = InferenceSession(path, quiet())
+    with open(path, "r+b") as file:
+        file.truncate(0)
+    (logits,) = session.run(["logits"], {"input_ids": IDS})
+    np.testing.assert_array_equal(logits, whole_run(genai(), IDS)["logits"])
 
 
 def test_a_path_with_external_data(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -454,12 +455,17 @@ def test_a_bound_tensor_without_a_start() -> None:
     assert session.run(None, {"x": ones})[0].tolist() == [3, 3, 3]
 
 
-def test_caches_that_begin_with_initializers() -> None:
+@pytest.mark.parametrize("kind", ["message", "file", "file with external data"])
+def test_caches_that_begin_with_initializers(kind: str, tmp_path: Path) -> None:
     model = standard()
     start = pasts(model, IDS[:, :6])
     for name, array in start.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
-    session = InferenceSession(model, quiet())
+    source: Any = model
+    if kind != "message":
+        source = tmp_path / "model.onnx"
+        onnx.save(model, source, save_as_external_data="external" in kind, size_threshold=256)
+    session = InferenceSession(source, quiet())
     for _ in range(2):
         assert len(session.state["layers.1"]) == 6
         assert session.tokens is None

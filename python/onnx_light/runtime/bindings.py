@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from onnx_light.errors import CodedError
-from onnx_light.onnx import GraphProto
+from onnx_light.onnx import GraphProto, ParseOptions
 from onnx_light.onnx.tensors import to_array
-from onnx_light.runtime.model import Model
+from onnx_light.runtime.model import Model, read_file
 from onnx_light.runtime.ort import CACHE_DTYPES, TENSOR_DTYPES
 
 SIDES = ("key", "value")
@@ -225,9 +225,11 @@ def _defaults(model: Model, names: list[str]) -> dict[str, Any]:
         return {}
     if model.graph is None:
         _refuse(names[0], "an initializer of a bound input in onnxruntime's own file format")
-    folder = model.path.parent if model.path else ""
+    graph, folder = model.graph, ""
+    if model.path:
+        graph, folder = read_file(model.path, ParseOptions()).graph, str(model.path.parent)
     return {
         tensor.name: to_array(tensor, folder)
-        for tensor in model.graph.initializer
+        for tensor in graph.initializer
         if tensor.name in names
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_light.errors import CodedError
-from onnx_light.onnx import FileLoadMode, GraphProto, ModelProto, ParseOptions, TensorProto
+from onnx_light.onnx import GraphProto, ModelProto, ParseOptions, TensorProto
 from onnx_light.onnx.tensors import to_array
 from onnx_light.runtime.ort import BFLOAT16, onnxruntime, to_ort_value
 
@@ -25,7 +25,8 @@ class Model:
 
     Attributes:
         session: the onnxruntime.InferenceSession.
-        graph: the model's graph; None for onnxruntime's own file format, which has none.
+        graph: the model's graph, without its payloads if it came from a file; None for
+            onnxruntime's own file format, which has none.
         path: the model's file, if it came from one.
         weights: OrtValues whose memory the session reads.
     """
@@ -76,8 +77,12 @@ def _read(path: Path) -> ModelProto | None:
     with open(path, "rb") as file:
         if file.read(8)[4:] == _ORT_FORMAT:
             return None
+    return read_file(path, ParseOptions(skip_raw_data=True))
+
+
+def read_file(path: Path, options: ParseOptions) -> ModelProto:
+    """The message in a file. Nothing of it stays mapped: the file may change afterwards."""
     model = ModelProto()
-    options = ParseOptions(no_copy=True, file_load_mode=FileLoadMode.MMAP)
     model.ParseFromFile(str(path), options)
     return model
 
