@@ -22,19 +22,20 @@ _KEEPS_WIDTH = {"Add", "Cast", "Identity", "Mul"}
 def cache_sizes(binding: Binding, model: Model) -> tuple[int, int]:
     """The number of heads and the width of the keys or values of a layer.
 
-    They come from the dims of the input or of the output, from genai_config.json beside the model,
-    or from the GroupQueryAttention node that takes the input.
+    They come from the dims of the input or of the output, from the GroupQueryAttention node that
+    takes the input, or from genai_config.json beside the model.
 
     Raises:
         CodedError: ``runtime.size``: nothing tells.
     """
-    heads = _known(binding, 1) or _from_config(model, "heads")
-    width = _known(binding, 3) or _from_config(model, "width")
-    if heads is None or width is None:
-        node = _attention_node(binding, model.graph)
-        if node is not None and model.graph is not None:
-            heads = heads or _integer_attribute(node, "kv_num_heads")
-            width = width or _width_at(node, binding.side, model.graph)
+    heads = _known(binding, 1)
+    width = _known(binding, 3)
+    node = _attention_node(binding, model.graph)
+    if node is not None and model.graph is not None:
+        heads = heads or _integer_attribute(node, "kv_num_heads")
+        width = width or _width_at(node, binding.side, model.graph)
+    heads = heads or _from_config(model, "heads")
+    width = width or _from_config(model, "width")
     if heads is None or width is None:
         what = "number of heads" if heads is None else "width"
         raise CodedError(
