@@ -25,7 +25,7 @@ def render(report: Report) -> Iterator[RenderableType]:
     )
     yield Text(report.cache)
     yield from inspect.render(report.tree)
-    yield _title("2. Written in every way, and read back")
+    yield _title("2. Written in every way, and read back (one run each)")
     yield _ways(report.ways)
     yield _title("3. Two continuations of one cache")
     yield _fork(report.fork)
