@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 import oracle
 
-# Categories of errors: the first that fits counts, so that a subclass of ours is what it stands for.
+# Categories of errors; the first that fits counts. A subclass of ours is what it stands for.
 _ERRORS = (TypeError, AttributeError, IndexError, KeyError, OverflowError, ValueError, OSError)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-
 from message_apis import Api
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data"

@@ -1,0 +1,289 @@
+"""Random sequences of everything that changes messages, on protobuf's and ours side by side.
+
+The machine holds pairs of handles: protobuf's and ours for the same place, attached or detached. A
+rule does the same to both sides of a pair; afterwards all pairs must have equal bytes, and what is
+one object on one side must be one object on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+from google.protobuf.descriptor import FieldDescriptor
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from message_apis import onnx_light_api, protobuf_api
+
+CLASSES = ["PagedCacheProto", "PagedCacheBlockProto", "TypeProto", "StructTypeProto", "NodeProto"]
+MAX_BYTES = 1500
+MAX_PAIRS = 14
+NUMBERS = st.integers(0, 10_000)
+VALUES: dict[int, list[Any]] = {
+    FieldDescriptor.TYPE_INT32: [0, -1, 2**31 - 1],
+    FieldDescriptor.TYPE_INT64: [0, 5, -(2**63)],
+    FieldDescriptor.TYPE_UINT32: [0, 7, 2**32 - 1],
+    FieldDescriptor.TYPE_UINT64: [0, 300, 2**64 - 1],
+    FieldDescriptor.TYPE_FLOAT: [0.0, -0.0, 1.5],
+    FieldDescriptor.TYPE_DOUBLE: [0.0, 0.1],
+    FieldDescriptor.TYPE_BOOL: [False, True],
+    FieldDescriptor.TYPE_STRING: ["", "é", "text that is too long to be short"],
+    FieldDescriptor.TYPE_BYTES: [b"", b"\0\xff", b"x" * 70],
+}
+
+
+def value_of(field: FieldDescriptor, choice: int) -> Any:
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        values = field.enum_type.values
+        return values[choice % len(values)].number
+    values = VALUES[field.type]
+    return values[choice % len(values)]
+
+
+class Pair:
+    """Handles of one message; lists are reached through the message that they were read from."""
+
+    def __init__(self, descriptor: Any, theirs: Any, mine: Any) -> None:
+        self.descriptor, self.theirs, self.mine = descriptor, theirs, mine
+
+    def fields(self, repeated: bool, message: bool) -> list[Any]:
+        return [
+            f
+            for f in self.descriptor.fields
+            if f.is_repeated == repeated and (f.message_type is not None) == message
+        ]
+
+    def both(self, action: Callable[[Any], Any]) -> tuple[Any, Any]:
+        return action(self.theirs), action(self.mine)
+
+
+def forget_all(message: Any) -> None:
+    """What protobuf's Clear should do: of several stubs it leaves some attached."""
+    for field in message.DESCRIPTOR.fields:
+        message.ClearField(field.name)
+    message.Clear()
+
+
+class ListPair:
+    def __init__(self, field: FieldDescriptor, theirs: Any, mine: Any) -> None:
+        self.field, self.theirs, self.mine = field, theirs, mine
+
+    def both(self, action: Callable[[Any], Any]) -> tuple[Any, Any]:
+        return action(self.theirs), action(self.mine)
+
+
+class SideBySide(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[Pair] = []
+        self.lists: list[ListPair] = []
+
+    # -- choosing
+
+    def pair(self, choice: int) -> Pair:
+        return self.pairs[choice % len(self.pairs)]
+
+    def hold(self, descriptor: Any, theirs: Any, mine: Any) -> None:
+        """Adds a pair, unless it is held: then on both sides."""
+        for held in self.pairs:
+            assert (held.theirs is theirs) == (held.mine is mine)
+            if held.mine is mine:
+                return
+        if len(self.pairs) >= MAX_PAIRS:
+            self.pairs.pop(0)
+        self.pairs.append(Pair(descriptor, theirs, mine))
+
+    def small(self) -> bool:
+        return all(p.mine.ByteSize() < MAX_BYTES for p in self.pairs)
+
+    @rule(choice=NUMBERS)
+    def new(self, choice: int) -> None:
+        name = CLASSES[choice % len(CLASSES)]
+        cls = protobuf_api().cls(name)
+        self.hold(cls.DESCRIPTOR, cls(), onnx_light_api().cls(name)())
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS, choice=NUMBERS)
+    def hold_a_field(self, which: int, choice: int) -> None:
+        pair = self.pair(which)
+        fields = pair.fields(repeated=False, message=True)
+        if fields:
+            field = fields[choice % len(fields)]
+            theirs, mine = pair.both(lambda m: getattr(m, field.name))
+            self.hold(field.message_type, theirs, mine)
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS, choice=NUMBERS)
+    def hold_a_list(self, which: int, choice: int) -> None:
+        pair = self.pair(which)
+        fields = pair.fields(True, True) + pair.fields(True, False)
+        if fields:
+            field = fields[choice % len(fields)]
+            theirs, mine = pair.both(lambda m: getattr(m, field.name))
+            for held in self.lists:
+                assert (held.theirs is theirs) == (held.mine is mine)
+            self.lists = [*self.lists[-5:], ListPair(field, theirs, mine)]
+
+    @precondition(lambda self: self.lists)
+    @rule(which=NUMBERS, choice=NUMBERS)
+    def hold_an_element(self, which: int, choice: int) -> None:
+        each = self.lists[which % len(self.lists)]
+        if each.field.message_type is not None and len(each.mine) > 0:
+            index = choice % len(each.mine)
+            self.hold(each.field.message_type, *each.both(lambda c: c[index]))
+
+    @precondition(lambda self: len(self.pairs) > 3)
+    @rule(which=NUMBERS)
+    def let_go(self, which: int) -> None:
+        self.pairs.pop(which % len(self.pairs))
+
+    # -- changing messages
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS, choice=NUMBERS, value=NUMBERS)
+    def set_a_scalar(self, which: int, choice: int, value: int) -> None:
+        pair = self.pair(which)
+        fields = pair.fields(repeated=False, message=False)
+        if fields:
+            field = fields[choice % len(fields)]
+            pair.both(lambda m: setattr(m, field.name, value_of(field, value)))
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS)
+    def set_in_parent(self, which: int) -> None:
+        self.pair(which).both(lambda m: m.SetInParent())
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS)
+    def clear(self, which: int) -> None:
+        pair = self.pair(which)
+        forget_all(pair.theirs)
+        pair.mine.Clear()
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS, choice=NUMBERS)
+    def clear_a_field(self, which: int, choice: int) -> None:
+        pair = self.pair(which)
+        names = [f.name for f in pair.descriptor.fields]
+        names += [o.name for o in pair.descriptor.oneofs if pair.mine.WhichOneof(o.name)]
+        pair.both(lambda m: m.ClearField(names[choice % len(names)]))
+
+    @precondition(lambda self: self.pairs and self.small())
+    @rule(which=NUMBERS, other=NUMBERS, how=NUMBERS)
+    def take_over(self, which: int, other: int, how: int) -> None:
+        """Copies, merges or parses another message of the class, related or not."""
+        target = self.pair(which)
+        sources = [p for p in self.pairs if p.descriptor is target.descriptor]
+        source = sources[other % len(sources)]
+        data = source.mine.SerializeToString()
+        assert source.theirs.SerializeToString() == data
+        method = ("CopyFrom", "MergeFrom", "ParseFromString", "MergeFromString")[how % 4]
+        if method == "ParseFromString":
+            forget_all(target.theirs)
+        if method in ("ParseFromString", "MergeFromString"):
+            target.both(lambda m: getattr(m, method)(data))
+            return
+        if source is target and method == "CopyFrom":
+            target.both(lambda m: m.CopyFrom(m))
+            return
+        # protobuf crashes when the two are related: it gets a copy.
+        getattr(target.theirs, method)(type(source.theirs).FromString(data))
+        getattr(target.mine, method)(source.mine)
+
+    # -- changing lists
+
+    @precondition(lambda self: self.lists and self.small())
+    @rule(which=NUMBERS, choice=NUMBERS, value=NUMBERS, how=NUMBERS)
+    def add_elements(self, which: int, choice: int, value: int, how: int) -> None:
+        each = self.lists[which % len(self.lists)]
+        index = choice % (len(each.mine) + 2) - 1
+        if each.field.message_type is None:
+            values = [value_of(each.field, value + i) for i in range(choice % 4)]
+            actions: list[Callable[[Any], Any]] = [
+                lambda c: c.extend(values),
+                lambda c: c.append(value_of(each.field, value)),
+                lambda c: c.insert(index, value_of(each.field, value)),
+                lambda c: c.__setitem__(slice(index, None), values),
+            ]
+            each.both(actions[how % 4])
+            return
+        sources = [p for p in self.pairs if p.descriptor is each.field.message_type]
+        if how % 3 == 0 or not sources:
+            self.hold(each.field.message_type, *each.both(lambda c: c.add()))
+            return
+        source = sources[value % len(sources)]
+        copy = type(source.theirs).FromString(source.theirs.SerializeToString())
+        if how % 3 == 1:
+            each.theirs.append(copy)
+            each.mine.append(source.mine)
+        else:
+            each.theirs.insert(index, copy)
+            each.mine.insert(index, source.mine)
+
+    @precondition(lambda self: self.lists)
+    @rule(which=NUMBERS, start=NUMBERS, stop=NUMBERS, step=st.sampled_from([1, 1, 2, -1]))
+    def delete_elements(self, which: int, start: int, stop: int, step: int) -> None:
+        each = self.lists[which % len(self.lists)]
+        size = len(each.mine)
+        if size == 0:
+            each.both(lambda c: c.__delitem__(slice(None)))
+        elif start % 3 == 0:
+            each.both(lambda c: c.__delitem__(start % size))
+        elif start % 3 == 1:
+            popped = each.both(lambda c: c.pop(start % size))
+            if each.field.message_type is not None:
+                self.hold(each.field.message_type, *popped)
+        else:
+            where = slice(start % size, stop % (size + 1), step)
+            if range(size)[where] or step == 1:  # protobuf deletes something, or crashes
+                each.both(lambda c: c.__delitem__(where))
+
+    @precondition(lambda self: self.lists)
+    @rule(which=NUMBERS, how=NUMBERS)
+    def rearrange(self, which: int, how: int) -> None:
+        each = self.lists[which % len(self.lists)]
+        actions: list[Callable[[Any], Any]] = [
+            lambda c: c.reverse(),
+            lambda c: c.sort(key=str),
+            lambda c: c.sort(key=repr, reverse=True),
+            lambda c: c.clear(),
+        ]
+        each.both(actions[how % 4])
+
+    # -- comparing
+
+    @invariant()
+    def equal_bytes(self) -> None:
+        for pair in self.pairs:
+            theirs, mine = pair.both(lambda m: m.SerializeToString())
+            assert theirs == mine
+            assert pair.mine.ByteSize() == len(mine)
+        for each in self.lists:
+            assert len(each.theirs) == len(each.mine)
+            if each.field.message_type is None:
+                assert list(each.theirs) == list(each.mine)
+
+    @invariant()
+    def equal_texts_and_comparisons(self) -> None:
+        if not self.pairs:
+            return
+        last = self.pairs[-1]
+        assert str(last.mine) == str(last.theirs)
+        for pair in self.pairs[:-1]:
+            if pair.descriptor is last.descriptor:
+                assert (pair.theirs == last.theirs) == (pair.mine == last.mine)
+        for oneof in last.descriptor.oneofs:
+            theirs, mine = last.both(lambda m, o=oneof: m.WhichOneof(o.name))
+            assert theirs == mine
+
+
+SideBySide.TestCase.settings = settings(
+    max_examples=100,
+    stateful_step_count=50,
+    deadline=None,
+    database=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+test_side_by_side = SideBySide.TestCase
