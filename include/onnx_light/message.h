@@ -76,7 +76,8 @@ class ONNX_LIGHT_EXPORT String {
 };
 
 // The type-erased part of a repeated field. `handle` is free for a language binding: the object
-// that stands for this list there. A list with a handle is kept when its field is cleared, detached.
+// that stands for this list there. A list with a handle is kept when its field is cleared,
+// detached.
 struct RepeatedBase {
   void* data;
   uint64_t size;
@@ -153,15 +154,15 @@ struct EnumInfo {
 inline constexpr uint8_t kNoOneof = 0xff;
 
 struct FieldInfo {
-  uint32_t tag;       // in the declared form
-  uint8_t tag_size;   // 1 to 5 bytes
+  uint32_t tag;      // in the declared form
+  uint8_t tag_size;  // 1 to 5 bytes
   Kind kind;
   bool repeated;
-  bool packed;        // repeated scalars: the form that is written
-  uint16_t offset;    // of the member
-  uint8_t index;      // in the table and in `presence`
-  uint8_t oneof;      // in MessageInfo::oneofs, or kNoOneof
-  const MessageInfo* message;  // of kMessage
+  bool packed;                  // repeated scalars: the form that is written
+  uint16_t offset;              // of the member
+  uint8_t index;                // in the table and in `presence`
+  uint8_t oneof;                // in MessageInfo::oneofs, or kNoOneof
+  const MessageInfo* message;   // of kMessage
   const EnumInfo* enumeration;  // of kEnum
   const char* name;
   const char* doc;
@@ -281,13 +282,13 @@ ONNX_LIGHT_EXPORT void InsertElements(Arena& arena, RepeatedBase& list, uint64_t
 ONNX_LIGHT_EXPORT void EraseElements(Arena& arena, const FieldInfo& field, RepeatedBase& list,
                                      uint64_t index, uint64_t count);
 // Appends an empty message.
-ONNX_LIGHT_EXPORT Message* AddMessage(Arena& arena, const MessageInfo& element,
-                                      RepeatedBase& list);
+ONNX_LIGHT_EXPORT Message* AddMessage(Arena& arena, const MessageInfo& element, RepeatedBase& list);
 
 // ---------------------------------------------------------------------------------------------
 // Ownership from C++
 
-// A message and the arena that it lives in. `M` is a message class, or Message with its MessageInfo.
+// A message and the arena that it lives in. `M` is a message class, or Message with its
+// MessageInfo.
 template <typename M>
 class Owned {
  public:
