@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,36 @@ def test_inspect_names_external_data_without_reading_it(
     assert data["external_bytes"] == 2 * int(np.prod(_WIDTHS)) * 4
     assert data["external_files"] == ["model.data"]
     assert "in model.data at 0" in _invoke("inspect", str(path)).stdout
+
+
+def test_inspect_shows_external_data_that_is_refused() -> None:
+    tensor = onnx.TensorProto(dims=[1], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="../secret")
+    model = onnx.ModelProto()
+    model.graph.initializer.append(tensor)
+    result = _invoke("inspect", "-", stdin=model.SerializeToString())
+    assert result.exit_code == 0
+    assert "in ../secret at 0" in result.stdout
+    assert "[external.path]" in result.stdout
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_a_terminal_has_colours_unless_told(path: Path, no_color: str) -> None:
+    reader, writer = pty.openpty()
+    environment = os.environ | {"NO_COLOR": no_color, "TERM": "xterm"}
+    code = "from onnx_light.cli import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", code, "inspect", str(path), "-d", "0"],
+        stdout=writer,
+        env=environment,
+        check=True,
+        timeout=120,
+    )
+    os.close(writer)
+    printed = os.read(reader, 10_000)
+    os.close(reader)
+    assert b"ModelProto" in printed
+    assert (b"\x1b[" in printed) is (no_color == "")
 
 
 def test_inspect_reads_standard_input(path: Path) -> None:

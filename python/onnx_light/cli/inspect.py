@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from onnx_light import onnx
-from onnx_light.cli.output import format_size, printable
+from onnx_light.cli.output import describe, format_size, printable
 from onnx_light.errors import CodedError
 from onnx_light.onnx import external
 
@@ -112,8 +112,13 @@ def inspect_message(message: onnx.Message, file: str, *, depth: int, limit: int)
     """The tree of a message; `depth` levels, `limit` elements of each list (0: all)."""
     root = _entry(message, "", depth, limit)
     payloads = [payload.message for payload in onnx.walk.find_payloads(message)]
-    references = [external.reference(p) for p in payloads if external.is_external(p)]
-    note = ""
+    references, note = [], ""
+    for payload in payloads:
+        if external.is_external(payload):
+            try:
+                references.append(external.reference(payload))
+            except CodedError as error:
+                note = f"external data that will be refused: {describe(error)}"
     if root.nbytes and not message.ListFields():
         note = f"no field of {root.kind} is in it: another class (--message)?"
     return Inspection(
@@ -219,10 +224,11 @@ def _tensor_detail(tensor: onnx.TensorProto) -> str:
     kind = onnx.TensorProto.DataType.Name(tensor.data_type) if known else str(tensor.data_type)
     place = ""
     if external.is_external(tensor):
-        reference = external.reference(tensor)
-        place = f"in {printable(reference.location, _TEXT_LIMIT)} at {reference.offset}"
-        if reference.length is not None:
-            place += f", {format_size(reference.length)}"
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        place = f"in {printable(entries.get('location', '?'), _TEXT_LIMIT)}"
+        place += f" at {printable(entries.get('offset', '0'), _TEXT_LIMIT)}"
+        if "length" in entries:
+            place += f", {printable(entries['length'], _TEXT_LIMIT)} bytes"
     return _join(_quoted(tensor.name), kind, f"[{', '.join(map(str, tensor.dims))}]", place)
 
 

@@ -63,7 +63,13 @@ class _Console(Console):
 
 def _console(is_terminal: bool, stderr: bool = False) -> Console:
     width = None if is_terminal else _PIPE_WIDTH
-    return _Console(stderr=stderr, width=width, highlight=False, soft_wrap=stderr)
+    return _Console(
+        stderr=stderr,
+        width=width,
+        highlight=False,
+        soft_wrap=stderr,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
 
 
 def drop_output() -> None:
