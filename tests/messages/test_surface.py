@@ -272,7 +272,9 @@ def test_parameters_of_the_stub(ours: Api) -> None:
             except ValueError:  # nanobind's functions have a text of their own
                 continue
             stub = function.args
-            in_stub = [(a.arg, "positional") for a in stub.posonlyargs if a.arg != "self"]
+            in_stub = [
+                (a.arg, "positional") for a in stub.posonlyargs if a.arg not in ("self", "cls")
+            ]
             in_stub += [(a.arg, "any") for a in stub.args if a.arg not in ("self", "cls")]
             in_stub += [(a.arg, "keyword") for a in stub.kwonlyargs]
             kinds = {0: "positional", 1: "any", 3: "keyword"}
