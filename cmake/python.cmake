@@ -24,6 +24,11 @@ install(FILES ${generated_stub} DESTINATION onnx_py)
 file(GLOB core_module CONFIGURE_DEPENDS bindings/core/*.cc)
 onnx_light_module(_core . ${core_module} bindings/python.cc)
 set(core_stub ${generated_dir}/stub/_core.pyi)
-nanobind_add_stub(_core_stub MODULE _core OUTPUT ${core_stub} PYTHON_PATH $<TARGET_FILE_DIR:_core>
+# The stub generator looks for packages that types name; it must not find an onnx_light that is
+# installed already, whose modules fit another _core.
+set(no_package ${generated_dir}/no_package)
+file(WRITE ${no_package}/onnx_light/__init__.py "")
+nanobind_add_stub(_core_stub MODULE _core OUTPUT ${core_stub}
+                  PYTHON_PATH ${no_package} $<TARGET_FILE_DIR:_core>
                   PATTERN_FILE ${CMAKE_CURRENT_SOURCE_DIR}/bindings/core/stub.pat DEPENDS _core)
 install(FILES ${core_stub} DESTINATION .)
