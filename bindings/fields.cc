@@ -224,13 +224,15 @@ void CopyMessage(MessageObject& self, const MessageObject& other) {
 void MergeMessage(MessageObject& self, const MessageObject& other) {
   const MessageInfo& info = *self.binding->info;
   if (ArenaOf(self) == other.arena) {
-    // They may lie in one another: merge from a copy.
+    // They may lie in one another: merge from a copy, made before `self` becomes real.
     Arena scratch;
     Message* copy = NewMessage(scratch, info);
     Merge(scratch, info, *copy, *other.message);
-    Merge(Real(self).arena->arena, info, *self.message, *copy);
+    Real(self);
+    Merge(self.arena->arena, info, *self.message, *copy);
   } else {
-    Merge(Real(self).arena->arena, info, *self.message, *other.message);
+    Real(self);
+    Merge(self.arena->arena, info, *self.message, *other.message);
   }
   BindStubs(self);
 }
