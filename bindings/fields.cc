@@ -123,7 +123,9 @@ void SetField(MessageObject& self, const FieldBinding& field, PyObject* value) {
   if (info.kind == Kind::kMessage) {
     const MessageObject& other = ToMessage(value, *field.element);
     const Ref child(GetHandle(self, field));
-    CopyMessage(*reinterpret_cast<MessageObject*>(child.get()), other);
+    auto& target = *reinterpret_cast<MessageObject*>(child.get());
+    CopyMessage(target, other);
+    Real(target);  // also where a stub is assigned to itself
     return;
   }
   if (IsText(info.kind)) {

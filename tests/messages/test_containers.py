@@ -235,22 +235,6 @@ def test_index_and_count(ours: Api, kind: str) -> None:
     assert c.count(object()) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_in_place_addition(ours: Api, kind: str) -> None:
-    cls, field, element = KINDS[kind]
-    message = ours.cls(cls)()
-    c = getattr(message, field)
-    held = c
-    c += [element(ours, 1), element(ours, 2)]
-    assert c is held
-    assert c == [element(ours, 1), element(ours, 2)]
-    c += c
-    assert len(c) == 4
-    with pytest.raises(TypeError):
-        c += 1
-    assert len(c) == 4
-
-
 def test_in_place_addition_on_the_attribute(api: Api) -> None:
     """It works or does nothing; protobuf has no `+=`."""
     message = api.TensorProto()
