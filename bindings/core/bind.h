@@ -8,5 +8,6 @@ namespace onnx_light::python {
 void BindPages(nanobind::module_& m);
 void BindComparison(nanobind::module_& m);
 void BindPagedCache(nanobind::module_& m);
+void BindSnapshot(nanobind::module_& m);
 
 }  // namespace onnx_light::python

@@ -1,4 +1,4 @@
-// The extension module of the cache value.
+// The extension module of the cache value and its files.
 #include <nanobind/nanobind.h>
 
 #include "core/bind.h"
@@ -20,11 +20,13 @@ void Translate(const std::exception_ptr& exception, void*) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  m.doc() = "The compiled part of onnx_light: the cache value. Use it through onnx_light.";
+  m.doc() =
+      "The compiled part of onnx_light: the cache value and snapshots. Use it through onnx_light.";
   // Caches that somebody still holds when the process ends are no mistake.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(Translate);
   onnx_light::python::BindPages(m);
   onnx_light::python::BindComparison(m);
   onnx_light::python::BindPagedCache(m);
+  onnx_light::python::BindSnapshot(m);
 }

@@ -40,6 +40,10 @@ class ONNX_LIGHT_EXPORT Snapshot {
   // pages). Throws what is said above.
   static Snapshot Open(SharedBytes source, const OpenOptions& options = {});
 
+  // The same for a file, which is mapped. `options.name` is the path unless it is given. Throws
+  // SystemError, too, and ValueError `file.not_regular`.
+  static Snapshot OpenFile(const std::string& path, OpenOptions options = {});
+
   int64_t size() const;  // number of caches
   // REQUIRES: 0 <= index < size().
   const std::string& name(int64_t index) const;
@@ -89,5 +93,7 @@ class ONNX_LIGHT_EXPORT Snapshot {
 // that the source is nothing that this program can check is an error, as in Open().
 ONNX_LIGHT_EXPORT SnapshotReport VerifySnapshot(SharedBytes source, const std::string& name = "",
                                                 const ProgressCallback& progress = {});
+ONNX_LIGHT_EXPORT SnapshotReport VerifySnapshotFile(const std::string& path,
+                                                    const ProgressCallback& progress = {});
 
 }  // namespace onnx_light

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "onnx_light/cache_proto.h"
 #include "onnx_light/errors.h"
 #include "onnx_light/serialization.h"
@@ -90,6 +91,11 @@ Snapshot Snapshot::Open(SharedBytes source, const OpenOptions& options) {
   }
   const int64_t start = state->start(), end = state->folded.end;
   return Snapshot(std::move(state), start, end);
+}
+
+Snapshot Snapshot::OpenFile(const std::string& path, OpenOptions options) {
+  if (options.name.empty()) options.name = path;
+  return Open(MapFile(path), options);
 }
 
 int64_t Snapshot::size() const { return static_cast<int64_t>(state_->folded.caches.size()); }
@@ -223,6 +229,10 @@ SnapshotReport VerifySnapshot(SharedBytes source, const std::string& name,
     report.problems.push_back(problem);
     return report;
   }
+}
+
+SnapshotReport VerifySnapshotFile(const std::string& path, const ProgressCallback& progress) {
+  return VerifySnapshot(MapFile(path), path, progress);
 }
 
 }  // namespace onnx_light
