@@ -27,7 +27,9 @@ set(core_stub ${generated_dir}/stub/_core.pyi)
 # The stub generator looks for packages that types name; it must not find an onnx_light that is
 # installed already, whose modules fit another _core.
 set(no_package ${generated_dir}/no_package)
-file(WRITE ${no_package}/onnx_light/__init__.py "")
+foreach(module __init__ onnx_py/__init__ onnx_py/_onnxpyprotoop)
+  file(WRITE ${no_package}/onnx_light/${module}.py "")
+endforeach()
 nanobind_add_stub(_core_stub MODULE _core OUTPUT ${core_stub}
                   PYTHON_PATH ${no_package} $<TARGET_FILE_DIR:_core>
                   PATTERN_FILE ${CMAKE_CURRENT_SOURCE_DIR}/bindings/core/stub.pat DEPENDS _core)
