@@ -248,7 +248,7 @@ STUB_DIFFERENCES = [
     r".*\.__init__",
     r"Repeated\w+\.__iter__",
     r"FileLoadMode\.__nb_enum__",
-    r"EnumTypeWrapper|\w+Options|SerializeSizeResult",
+    r"(EnumTypeWrapper|\w+Options|SerializeSizeResult)",
 ]
 
 
