@@ -33,7 +33,8 @@ class ModelIdentity:
         adapters: those that were applied to the weights, in order.
         tokenizer: ``sha256:`` and a digest.
         rope: how positions were turned into rotations.
-        key_layout: how the rotation pairs the numbers of a key: ``half``, ``interleaved``, ``none``.
+        key_layout: which numbers of a key are rotated together: ``half``, ``interleaved``,
+            ``none``.
         context: tokens that the model was configured for; 0 says nothing.
         shard: which part of the model, where it is split.
         dtype: of the computation.

@@ -127,9 +127,7 @@ class Report:
         )
         if self.ok:
             return what + "ok"
-        return "\n".join(
-            [what + _plural(len(self.problems), "problem"), *map(str, self.problems)]
-        )
+        return "\n".join([what + _plural(len(self.problems), "problem"), *map(str, self.problems)])
 
 
 def _plural(count: int, what: str) -> str:
@@ -176,12 +174,17 @@ def _writer(
 ) -> SnapshotWriter:
     if policy is not None:
         raise CodedError(
-            "snapshot.policy", "policy", "policies are not supported yet; None saves pages as they are"
+            "snapshot.policy",
+            "policy",
+            "policies are not supported yet; None saves pages as they are",
         )
     if isinstance(caches, Mapping):
         named = list(caches.items())
     else:
         named = [(f"layers.{i}", cache) for i, cache in enumerate(caches)]
+    for name, cache in named:
+        if not isinstance(cache, PagedCache):
+            raise TypeError(f"caches[{name!r}]: a PagedCache is needed, not {type(cache).__name__}")
     fields = {} if identity is None else identity.to_metadata()
     return SnapshotWriter(
         named, _token_array(tokens), list(fields.items()), list((metadata or {}).items())
@@ -397,11 +400,7 @@ class Snapshot:
         )
 
 
-def _is_path(source: Source) -> bool:
-    return isinstance(source, str | os.PathLike)
-
-
-def _buffer(source: Source) -> tuple[bytes | mmap.mmap | memoryview, str]:
+def _buffer(source: Any) -> tuple[bytes | mmap.mmap | memoryview, str]:
     """The bytes of a source that is no path, and its name for errors."""
     if not hasattr(source, "read"):
         try:
@@ -433,7 +432,7 @@ def _mapped(file: Any) -> mmap.mmap | None:
     return mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
 
 
-def open(  # noqa: A001
+def open(
     source: Source,
     *,
     expect: ModelIdentity | None = None,
@@ -459,7 +458,7 @@ def open(  # noqa: A001
     """
     if verify not in ("lazy", "full"):
         raise ValueError(f"verify: 'lazy' or 'full', not {verify!r}")
-    if _is_path(source):
+    if isinstance(source, str | os.PathLike):
         reader = SnapshotReader.open_file(os.fsencode(source), verify == "full", recover)
     else:
         data, name = _buffer(source)
@@ -485,7 +484,7 @@ def verify(source: Source, progress: Progress | None = None) -> Report:
             ``snapshot.features``: nothing that can be checked.
         OSError: the file cannot be read.
     """
-    if _is_path(source):
+    if isinstance(source, str | os.PathLike):
         return _report(verify_snapshot_file(os.fsencode(source), progress))
     data, name = _buffer(source)
     return _report(verify_snapshot_bytes(data, name, progress))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from onnx_light.runtime.state import (
 )
 
 if TYPE_CHECKING:
-    from onnx_light import ModelIdentity
+    from onnx_light import ModelIdentity, PagedCache
     from onnx_light.snapshot import SaveReport
 
 
@@ -287,7 +287,8 @@ class InferenceSession:
         known = None if state.tokens is None else state.tokens
         if tokens is None and known is not None:
             tokens = known[0] if len(known) == 1 else known
-        return snapshot.save(StateView(state, self._bindings), path, tokens=tokens, **options)
+        caches = cast("Mapping[str, PagedCache]", StateView(state, self._bindings))
+        return snapshot.save(caches, path, tokens=tokens, **options)
 
     def load_state(self, path: Any, **options: Any) -> None:
         """Replaces the state by that of a snapshot.
