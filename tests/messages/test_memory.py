@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from message_apis import Api
 
 ROUNDS = 6000
