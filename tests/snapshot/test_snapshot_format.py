@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -151,3 +152,48 @@ def test_what_stock_tools_write_again_is_rewritten(package: str) -> None:
     with pytest.raises(ValueError, match="parsed and wrote again") as error:
         snapshot.open(cls.FromString(sample()).SerializeToString())
     assert error.value.code == "snapshot.rewritten"  # type: ignore[attr-defined]
+
+
+def golden_content() -> dict[str, Any]:
+    """What golden/v1.kvcache holds: two records, three forms, a window, a position without rows."""
+
+    def rows(width: int, dtype: Any, tokens: int = 21) -> np.ndarray[Any, Any]:
+        return (np.arange(2 * tokens * width).reshape(1, 2, tokens, width) % 13 - 6).astype(dtype)
+
+    later = PagedCache.from_arrays(rows(2, np.float32, 1), rows(2, np.float32, 1), start=21)
+    return {
+        "caches": [
+            (
+                "layers.0",
+                PagedCache.from_arrays(rows(6, np.float32), rows(3, np.float16), page_size=8),
+            ),
+            (
+                "layers.1",
+                PagedCache.from_arrays(
+                    rows(8, ml_dtypes.bfloat16), rows(8, ml_dtypes.float8_e4m3fn), page_size=8
+                ).drop_before(10),
+            ),
+            ("layers.2", later.truncate(21)),
+        ],
+        "tokens": np.arange(21) * 1001,
+        "identity": [("architecture", "llama"), ("context", "64")],
+        "metadata": [("note", "é")],
+        "max_record_size": 2752,
+    }
+
+
+def test_golden_file() -> None:
+    """A file of version 1 stays readable for ever, and equal content keeps giving these bytes."""
+    data = (Path(__file__).parent / "golden" / "v1.kvcache").read_bytes()
+    content = golden_content()
+    with snapshot.open(data, verify="full") as opened:
+        assert opened.records == 2
+        assert list(opened.caches) == [name for name, _ in content["caches"]]
+        for name, cache in content["caches"]:
+            assert opened[name] == cache
+            assert (opened[name].start, opened[name].page_size) == (cache.start, cache.page_size)
+        assert np.array_equal(opened.tokens, content["tokens"])
+        assert opened.identity == ModelIdentity(architecture="llama", context=64)
+        assert opened.metadata == {"note": "é"}
+    assert snapshot_reader.read(data).end == 21
+    assert SnapshotWriter(*content.values()).to_bytes(None) == data
