@@ -119,6 +119,7 @@ TEST(Damage, WhatIsNoSnapshot) {
                                     {std::string("\x93NUMPY") + zeros, "numpy"},
                                     {safetensors, "safetensors"},
                                     {"hello hello\n", "text"},
+                                    {"caf\xc3\xa9 hello\n", "text"},
                                     {"{\"a\": 1}\n", "JSON"},
                                     {std::string("\x08\x08\x12\x01x"), "ONNX model"},
                                     {"\xff\xfe" + zeros, "unknown"}}) {

@@ -56,9 +56,9 @@ bool IsText(std::string_view text) {
   if (sample.size() < text.size()) {
     sample = sample.substr(0, sample.find_last_of("\n\r\t ") + 1);
   }
-  const auto is_control = [](unsigned char c) {
-    return c == 0x7f ||
-           (c < 0x20 && std::string_view("\n\r\t\f").find(c) == std::string_view::npos);
+  const auto is_control = [](char c) {
+    const auto code = static_cast<unsigned char>(c);
+    return code == 0x7f || (code < 0x20 && c != '\n' && c != '\r' && c != '\t' && c != '\f');
   };
   return !sample.empty() && IsUtf8(sample) &&
          std::none_of(sample.begin(), sample.end(), is_control);
