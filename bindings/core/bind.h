@@ -5,6 +5,7 @@
 
 namespace onnx_light::python {
 
+void BindPolicy(nanobind::module_& m);
 void BindPages(nanobind::module_& m);
 void BindComparison(nanobind::module_& m);
 void BindPagedCache(nanobind::module_& m);

@@ -16,6 +16,7 @@
 #include "core/comparison.h"
 #include "core/messages.h"
 #include "core/pages.h"
+#include "core/policy.h"
 #include "onnx_light/errors.h"
 
 namespace nb = nanobind;
@@ -25,12 +26,6 @@ namespace onnx_light::python {
 namespace {
 
 constexpr double kLongCall = 64 * 1024;  // bytes to copy; below, other threads cannot gain
-
-void CheckPolicy(nb::handle policy) {
-  if (policy.is_none()) return;
-  throw ValueError("cache.policy", "policy",
-                   "policies are not supported yet; None keeps what is appended, bit for bit");
-}
 
 // Calls f(key view, value view), letting other threads run if there is much to copy.
 template <typename F>
@@ -98,31 +93,32 @@ void BindMaking(Class& cls) {
   cls.def(
          "__init__",
          [](PagedCache* self, int64_t page_size, nb::handle policy) {
-           CheckPolicy(policy);
-           new (self) PagedCache(page_size);
+           new (self) PagedCache(page_size, ToPolicy(policy));
          },
          "page_size"_a = PagedCache::kDefaultPageSize, "policy"_a = nb::none(),
-         nb::sig("def __init__(self, page_size: int = 64, policy: None = None) -> None"),
+         nb::sig("def __init__(self, page_size: int = 64, "
+                 "policy: CachePolicy | str | None = None) -> None"),
          "The empty cache at position 0. The first append fixes the shape.\n\n"
          "Args:\n"
          "    page_size: tokens that a new page holds, positive.\n"
-         "    policy: None; pages keep what is appended, bit for bit. No other is supported "
-         "yet.\n\n"
+         "    policy: how pages are stored, a CachePolicy or its text. None: as what is appended, "
+         "bit\n"
+         "        for bit.\n\n"
          "Raises:\n"
-         "    CodedError: `cache.page_size`, `cache.policy`.")
+         "    CodedError: `cache.page_size`, `quant.policy`, `quant.format`, `cache.unsupported`.")
       .def_static(
           "from_arrays",
           [](nb::handle key, nb::handle value, int64_t page_size, nb::handle policy,
              int64_t start) {
-            CheckPolicy(policy);
+            const CachePolicy stored = ToPolicy(policy);
             return WithArrays(key, value, [&](const ArrayView& keys, const ArrayView& values) {
-              return PagedCache::FromArrays(keys, values, page_size, start);
+              return PagedCache::FromArrays(keys, values, page_size, start, stored);
             });
           },
           "key"_a.none(), "value"_a.none(), nb::kw_only(),
           "page_size"_a = PagedCache::kDefaultPageSize, "policy"_a = nb::none(), "start"_a = 0,
           nb::sig("def from_arrays(key: object, value: object, *, page_size: int = 64, "
-                  "policy: None = None, start: int = 0) -> PagedCache"),
+                  "policy: CachePolicy | str | None = None, start: int = 0) -> PagedCache"),
           "The cache of these tokens, the first at position `start`. Arguments, errors and cost "
           "as\n"
           "those of the class and of append(); `cache.position` if start is negative.")
@@ -162,8 +158,9 @@ void BindProperties(Class& cls) {
           "Numbers in a value; 0 while the cache is empty.")
       .def_prop_ro("page_size", &PagedCache::page_size, "Tokens that a new page holds.")
       .def_prop_ro(
-          "policy", [](const PagedCache&) { return nb::none(); },
-          "None: pages keep what is appended, bit for bit.")
+          "policy", [](const PagedCache& self) { return PolicyObject(self.policy()); },
+          nb::sig("def policy(self) -> CachePolicy | None"),
+          "How new pages are stored. None: as what is appended, bit for bit.")
       .def_prop_ro("nbytes", &PagedCache::nbytes,
                    "Bytes of all pages, the room for further tokens included. O(pages).")
       .def_prop_ro("bits_per_value", &PagedCache::bits_per_value,
@@ -228,13 +225,14 @@ void BindOperations(Class& cls) {
          "Args:\n"
          "    key: [batch, heads, tokens, key_width], anything with the buffer protocol or\n"
          "        __dlpack__, any strides, in float32, float16, bfloat16, float8_e4m3fn or\n"
-         "        float8_e5m2. Copied once, bit for bit; another type than the last page's begins\n"
-         "        a new page. No tokens are fine.\n"
+         "        float8_e5m2. Copied once, bit for bit unless the policy names another type;\n"
+         "        another type than the last page's begins a new page. No tokens are fine.\n"
          "    value: [batch, heads, tokens, value_width], the same way.\n\n"
          "Raises:\n"
-         "    CodedError: `cache.shape`, `cache.dtype`, `cache.device`, `cache.too_large`; the "
-         "path\n"
-         "        names the argument.\n"
+         "    CodedError: `cache.shape`, `cache.dtype`, `cache.device`, `cache.too_large`;\n"
+         "        `cache.overflow` where a finite number becomes infinite in the policy's type; "
+         "the\n"
+         "        path names the argument.\n"
          "    TypeError: no array.")
       .def("truncate", &PagedCache::Truncate, "end"_a,
            "The tokens before position `end`, which lies in [start, end]. O(log pages).\n\n"

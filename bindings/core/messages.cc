@@ -71,6 +71,7 @@ nb::dict CacheState(const PagedCache& cache) {
   nb::dict state;
   state["page_size"] = cache.page_size();
   state["start"] = cache.start();
+  state["policy"] = cache.policy().Text();
   state["blocks"] = blocks;
   return state;
 }
@@ -78,6 +79,7 @@ nb::dict CacheState(const PagedCache& cache) {
 PagedCache CacheFromState(const nb::dict& state) {
   const auto page_size = nb::cast<int64_t>(state["page_size"]);
   const auto start = nb::cast<int64_t>(state["start"]);
+  const CachePolicy policy = CachePolicy::Parse(nb::cast<std::string>(state["policy"]));
   const auto blocks = nb::cast<nb::bytes>(state["blocks"]);
   const nb::gil_scoped_release others;
   Owned<PagedCacheProto> proto;
@@ -86,9 +88,9 @@ PagedCache CacheFromState(const nb::dict& state) {
   if (!proto->has_blocks()) {
     // An empty cache has a position, which no block tells.
     const ArrayView nothing = ContiguousView(nullptr, DType::kFloat32, {1, 1, 0, 1});
-    return PagedCache::FromArrays(nothing, nothing, page_size, start);
+    return PagedCache::FromArrays(nothing, nothing, page_size, start, policy);
   }
-  return CacheFromProto(*proto, page_size);
+  return CacheFromProto(*proto, page_size, "", policy);
 }
 
 }  // namespace onnx_light::python

@@ -25,6 +25,7 @@ NB_MODULE(_core, m) {
   // Caches that somebody still holds when the process ends are no mistake.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(Translate);
+  onnx_light::python::BindPolicy(m);
   onnx_light::python::BindPages(m);
   onnx_light::python::BindComparison(m);
   onnx_light::python::BindPagedCache(m);

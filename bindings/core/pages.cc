@@ -9,6 +9,7 @@
 #include "core/arrays.h"
 #include "core/bind.h"
 #include "onnx_light/cache.h"
+#include "onnx_light/page_format.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -74,9 +75,9 @@ int64_t Index(const Pages& pages, nb::handle value, Py_ssize_t start, Py_ssize_t
 void BindPayload(nb::module_& m) {
   nb::class_<PayloadOfPage>(m, "PagePayload", "The keys or the values of a page.")
       .def_prop_ro(
-          "format", [](const PayloadOfPage& self) { return FormatText(self.placed, self.side); },
-          "How the numbers are stored: \"float32\", \"float16\", \"bfloat16\", \"float8_e4m3fn\"\n"
-          "or \"float8_e5m2\". str() of it is stable.")
+          "format",
+          [](const PayloadOfPage& self) { return PageFormat::Dense(*DenseDType(self.payload())); },
+          "How the numbers are stored.")
       .def_prop_ro(
           "array", [](const PayloadOfPage& self) { return PageArray(self.placed, self.side); },
           nb::sig("def array(self) -> numpy.typing.NDArray[typing.Any]"),

@@ -14,9 +14,10 @@
 //
 // Errors are ValueErrors whose path names the argument. `cache.shape`: batch, heads, tokens or
 // width do not fit; `cache.position`: a position outside the cache; `cache.page_size`: not
-// positive; `cache.batch_index`; `cache.too_large`: a size that does not fit 63 bits; of pages that
-// come from elsewhere `cache.start`, `cache.length`, `cache.payload_size`; and `cache.mismatch`:
-// two caches that cannot be compared or joined. A failed operation changes nothing.
+// positive; `cache.batch_index`; `cache.too_large`: a size that does not fit 63 bits;
+// `cache.overflow`: a number that the policy's type cannot hold; of pages that come from elsewhere
+// `cache.start`, `cache.length`, `cache.payload_size`; and `cache.mismatch`: two caches that cannot
+// be compared or joined. A failed operation changes nothing.
 #pragma once
 
 #include <array>
@@ -29,6 +30,7 @@
 #include <vector>
 
 #include "onnx_light/array_view.h"
+#include "onnx_light/cache_policy.h"
 #include "onnx_light/dtype.h"
 #include "onnx_light/export.h"
 #include "onnx_light/page.h"
@@ -103,24 +105,27 @@ class ONNX_LIGHT_EXPORT PagedCache {
  public:
   static constexpr int64_t kDefaultPageSize = 64;
 
-  // The empty cache, at position 0. New pages hold `page_size` tokens. The first append fixes the
-  // shape.
-  explicit PagedCache(int64_t page_size = kDefaultPageSize);
+  // The empty cache, at position 0. New pages hold `page_size` tokens, stored as `policy` says. The
+  // first append fixes the shape. `quant.policy` where the policy is not valid.
+  explicit PagedCache(int64_t page_size = kDefaultPageSize, const CachePolicy& policy = {});
 
   // What appending to an empty cache at position `start` gives. O(n).
   static PagedCache FromArrays(const ArrayView& key, const ArrayView& value,
-                               int64_t page_size = kDefaultPageSize, int64_t start = 0);
+                               int64_t page_size = kDefaultPageSize, int64_t start = 0,
+                               const CachePolicy& policy = {});
 
   // A cache of pages that exist, shared and not copied. Checks what Validate() checks. O(n).
   static PagedCache FromPages(std::span<const PlacedPage> pages,
-                              int64_t page_size = kDefaultPageSize, const std::string& path = "");
+                              int64_t page_size = kDefaultPageSize, const std::string& path = "",
+                              const CachePolicy& policy = {});
 
   // This cache and then the given tokens, [batch, heads, tokens, width] with any strides, copied
-  // once, bit for bit. Key and value have equal batch, heads and tokens; zero tokens are fine. A
-  // dtype other than that of the last page, on either side, begins a new page.
-  // O(n + page size log P) at worst; one token that the open page has room for costs its rows and
-  // no allocation. Of several appends to one value the first grows its open page in place, the
-  // others copy that page.
+  // once, bit for bit unless the policy names another dtype: float8 saturates then, and a finite
+  // number that would become infinite is `cache.overflow`. Key and value have equal batch, heads
+  // and tokens; zero tokens are fine. A dtype other than that of the last page, on either side,
+  // begins a new page. O(n + page size log P) at worst; one token that the open page has room for
+  // costs its rows and no allocation. Of several appends to one value the first grows its open page
+  // in place, the others copy that page.
   PagedCache Append(const ArrayView& key, const ArrayView& value) const;
 
   // The tokens before position `end`, which lies in [start(), end()]. O(log P).
@@ -151,6 +156,7 @@ class ONNX_LIGHT_EXPORT PagedCache {
   int64_t length() const { return end_ - start_; }
   bool empty() const { return start_ == end_; }
   int64_t page_size() const { return page_size_; }
+  const CachePolicy& policy() const { return policy_; }
   // All zero while the cache is empty.
   const CacheShape& shape() const { return shape_; }
   int64_t batch() const { return shape_.batch; }
@@ -174,8 +180,8 @@ class ONNX_LIGHT_EXPORT PagedCache {
   // `size` is the size of the target in bytes; any other than the array's is `cache.shape`. O(T).
   void ToArray(Side side, DType dtype, void* target, uint64_t size) const;
 
-  // Equal start, page borders, formats, and bits of the visible rows. Page size and capacities do
-  // not count. O(T), less where pages are shared.
+  // Equal start, page borders, formats, and bits of the visible rows. Page size, policy and
+  // capacities do not count. O(T), less where pages are shared.
   bool operator==(const PagedCache& other) const;
 
   // The errors of the other's numbers, one entry for each page of this cache. Both cover the same
@@ -188,6 +194,7 @@ class ONNX_LIGHT_EXPORT PagedCache {
 
  private:
   // Steps of the operations, on a value that nobody else has seen.
+  PagedCache EmptyAt(int64_t position) const;
   void Extend(const ArrayView& key, const ArrayView& value);
   int64_t FillOpenPage(const ArrayView& key, const ArrayView& value);
   void ReopenLastPage();
@@ -199,6 +206,7 @@ class ONNX_LIGHT_EXPORT PagedCache {
 
   CacheShape shape_;
   int64_t page_size_;
+  CachePolicy policy_;
   int64_t start_ = 0;
   int64_t end_ = 0;
   PageSequence finished_;

@@ -12,8 +12,8 @@ namespace onnx_light {
 
 // The cache that `proto` describes. Raw data of at least String::kPayloadSize bytes is shared with
 // the message, everything else copied; rows past a block's length are never looked at. New pages
-// hold `page_size` tokens. A message without blocks is the empty cache at position 0. O(blocks) and
-// the bytes that are copied.
+// hold `page_size` tokens, stored as `policy` says. A message without blocks is the empty cache at
+// position 0. O(blocks) and the bytes that are copied.
 //
 // Throws ValueError with a path like "<path>.blocks[1].key": what PagedCache's Validate() and
 // Page::Borrow() find, and `cache.missing` where start, length, a payload, its data type or its
@@ -22,7 +22,8 @@ namespace onnx_light {
 // still lies in another file; `cache.unsupported` for encoded payloads and tensors in pieces.
 ONNX_LIGHT_EXPORT PagedCache CacheFromProto(const PagedCacheProto& proto,
                                             int64_t page_size = PagedCache::kDefaultPageSize,
-                                            const std::string& path = "");
+                                            const std::string& path = "",
+                                            const CachePolicy& policy = {});
 
 // Replaces the blocks of `proto`, which lives in `arena`, by the cache's pages, as raw data.
 // Payloads of full pages are shared, all others are copied without the rows past their length. The

@@ -1,15 +1,16 @@
 """The KV cache of a language model as a value that outlives the process.
 
-``PagedCache`` is the cache of one attention layer, ``ModelIdentity`` says which model made it, and
+``PagedCache`` is the cache of one attention layer, ``CachePolicy`` and ``PageFormat`` say how its
+pages are stored, ``ModelIdentity`` says which model made it, and
 ``onnx_light.snapshot`` keeps both in files. ``onnx_light.onnx`` holds the message classes: the
 standard ONNX messages and those of this project.
 """
 
 from importlib.metadata import version as _version
 
-from onnx_light.cache import PagedCache
+from onnx_light.cache import CachePolicy, PagedCache, PageFormat
 from onnx_light.identity import ModelIdentity
 
-__all__ = ["ModelIdentity", "PagedCache", "__version__"]
+__all__ = ["CachePolicy", "ModelIdentity", "PageFormat", "PagedCache", "__version__"]
 
 __version__ = _version("onnx_light")

@@ -4,17 +4,29 @@ from collections.abc import Sequence as _Sequence
 
 from onnx_light._core import (
     CacheComparison,
+    CachePolicy,
     Page,
     PagedCache,
     PageError,
+    PageFormat,
     PagePayload,
     Pages,
 )
 
-__all__ = ["CacheComparison", "Page", "PageError", "PagePayload", "PagedCache", "Pages"]
+__all__ = [
+    "CacheComparison",
+    "CachePolicy",
+    "Page",
+    "PageError",
+    "PageFormat",
+    "PagePayload",
+    "PagedCache",
+    "Pages",
+]
 
 # Where they are public, and where pickles look for them.
-PagedCache.__module__ = "onnx_light"
+for _public in (CachePolicy, PageFormat, PagedCache):
+    _public.__module__ = "onnx_light"
 for _class in (CacheComparison, Page, PageError, PagePayload, Pages):
     _class.__module__ = __name__
 _Sequence.register(Pages)

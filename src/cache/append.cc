@@ -6,6 +6,7 @@
 #include "cache/open_page.h"
 #include "cache/payload.h"
 #include "cache/sizes.h"
+#include "cache/stored_rows.h"
 #include "onnx_light/cache.h"
 #include "onnx_light/errors.h"
 
@@ -47,8 +48,8 @@ void CheckContinues(const CacheShape& shape, const ArrayView& array, Side side) 
 }  // namespace
 
 PagedCache PagedCache::FromArrays(const ArrayView& key, const ArrayView& value, int64_t page_size,
-                                  int64_t start) {
-  PagedCache empty(page_size);
+                                  int64_t start, const CachePolicy& policy) {
+  PagedCache empty(page_size, policy);
   if (start < 0) {
     throw ValueError("cache.position", "start",
                      std::to_string(start) + " is negative, positions are 0 or more");
@@ -71,7 +72,9 @@ PagedCache PagedCache::Append(const ArrayView& key, const ArrayView& value) cons
   PagedCache present = *this;
   if (key.tokens() != 0) {
     present.shape_ = {key.batch(), key.heads(), key.width(), value.width()};
-    present.Extend(key, value);
+    present.Extend(
+        StoredRows(key, OpenDType(policy_, Side::kKey, key.dtype), Side::kKey).view(),
+        StoredRows(value, OpenDType(policy_, Side::kValue, value.dtype), Side::kValue).view());
   }
   return present;
 }

@@ -18,6 +18,14 @@ void CheckPageSize(int64_t page_size) {
                    std::to_string(page_size) + " tokens, a page holds at least 1");
 }
 
+void CheckSupported(const CachePolicy& policy) {
+  for (const auto& format : {policy.key, policy.value}) {
+    if (!format || format->is_dense()) continue;
+    throw ValueError("cache.unsupported", "policy",
+                     format->Text() + ": pages of codes are not supported yet, only dense ones");
+  }
+}
+
 void CheckPosition(int64_t position, int64_t least, int64_t most, const char* name) {
   if (position >= least && position <= most) return;
   throw ValueError("cache.position", name,
@@ -90,11 +98,23 @@ void WriteBatch(const Page& page, Side side, int64_t batch, ArrayView rows, int6
 
 }  // namespace
 
-PagedCache::PagedCache(int64_t page_size) : page_size_(page_size) { CheckPageSize(page_size); }
+PagedCache::PagedCache(int64_t page_size, const CachePolicy& policy)
+    : page_size_(page_size), policy_(policy) {
+  CheckPageSize(page_size);
+  policy.Validate();
+  CheckSupported(policy);
+}
+
+// Of this page size and policy.
+PagedCache PagedCache::EmptyAt(int64_t position) const {
+  PagedCache empty(page_size_, policy_);
+  empty.start_ = empty.end_ = position;
+  return empty;
+}
 
 PagedCache PagedCache::FromPages(std::span<const PlacedPage> pages, int64_t page_size,
-                                 const std::string& path) {
-  PagedCache cache(page_size);
+                                 const std::string& path, const CachePolicy& policy) {
+  PagedCache cache(page_size, policy);
   if (pages.empty()) return cache;
   for (size_t i = 0; i < pages.size(); ++i) {
     CheckPage(pages[i], i == 0 ? nullptr : &pages[i - 1], path, static_cast<int64_t>(i));
@@ -148,11 +168,7 @@ PagedCache PagedCache::Slice(int64_t start, int64_t end) const {
   CheckPosition(end, start_, end_, "end");
   CheckPosition(start, start_, end, "start");
   PagedCache result = Truncate(end);
-  if (start == end) {
-    PagedCache nothing(page_size_);
-    nothing.start_ = nothing.end_ = start;
-    return nothing;
-  }
+  if (start == end) return EmptyAt(start);
   result = result.DropBefore(start);
   if (result.start_ == start) return result;
   result.start_ = start;
@@ -226,7 +242,7 @@ PlacedPage PagedCache::GatherPage(const PlacedPage& placed,
 }
 
 PagedCache PagedCache::Repage(int64_t page_size) const {
-  PagedCache result(page_size);
+  PagedCache result(page_size, policy_);
   result.start_ = result.end_ = start_;
   result.shape_ = shape_;
   for (const PlacedPage& placed : pages()) result.AddPage(placed);

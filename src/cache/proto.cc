@@ -143,14 +143,14 @@ void WriteTensor(const PlacedPage& placed, Side side, Arena& arena, TensorProto&
 
 }  // namespace
 
-PagedCache CacheFromProto(const PagedCacheProto& proto, int64_t page_size,
-                          const std::string& path) {
+PagedCache CacheFromProto(const PagedCacheProto& proto, int64_t page_size, const std::string& path,
+                          const CachePolicy& policy) {
   std::vector<PlacedPage> pages;
   pages.reserve(proto.blocks().size());
   for (const PagedCacheBlockProto* block : proto.blocks()) {
     pages.push_back(ReadBlock(*block, PagePath(path, static_cast<int64_t>(pages.size()))));
   }
-  return PagedCache::FromPages(pages, page_size, path);
+  return PagedCache::FromPages(pages, page_size, path, policy);
 }
 
 void CacheToProto(const PagedCache& cache, Arena& arena, PagedCacheProto& proto) {

@@ -34,7 +34,7 @@ def test_keys_and_values_keep_their_type_and_bits(
     k, v = random_bits(rng, SHAPE, key), random_bits(rng, (2, 3, 20, 5), value)
     cache = PagedCache(page_size=16).append(k, v)
     assert (cache.batch, cache.heads, cache.key_width, cache.value_width) == (2, 3, 8, 5)
-    assert [(p.key.format, p.value.format) for p in cache.pages] == [(key, value)] * 2
+    assert [(str(p.key.format), str(p.value.format)) for p in cache.pages] == [(key, value)] * 2
     got = cache.to_arrays()
     assert same(got[0], k)
     assert same(got[1], v)

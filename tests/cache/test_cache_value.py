@@ -167,7 +167,7 @@ def test_another_type_begins_a_page(rng: np.random.Generator) -> None:
         array = random_bits(rng, (1, 1, 5, 8), name)
         cache = cache.append(array, array)
         formats.append(name)
-    assert [page.key.format for page in cache.pages] == formats
+    assert [str(page.key.format) for page in cache.pages] == formats
     assert [len(page) for page in cache.pages] == [5] * 5
 
 
@@ -194,8 +194,8 @@ def test_arguments_out_of_range(rng: np.random.Generator) -> None:
     raises("cache.too_large", "key", last.append, array, array)
     raises("cache.mismatch", "other", cache.concat, last)
     raises("cache.mismatch", "other", cache.compare, cache.truncate(39))
-    raises("cache.policy", "policy", PagedCache, 64, "int8")
-    raises("cache.policy", "policy", PagedCache.from_arrays, array, array, policy="int8")
+    raises("quant.format", "policy", PagedCache, 64, "int9")
+    raises("quant.policy", "policy", PagedCache.from_arrays, array, array, policy="")
     for wrong in (2**63, 1.0, "1", None):
         with pytest.raises(TypeError):
             cache.truncate(wrong)
