@@ -15,9 +15,6 @@ namespace {
   Raise(PyExc_ValueError, "%s: %R is out of range for %s", FieldName(field).c_str(), value, type);
 }
 
-// Arrays convert to numbers if they hold one element; a field takes none.
-bool IsArray(PyObject* value) { return std::strcmp(Py_TYPE(value)->tp_name, "numpy.ndarray") == 0; }
-
 bool IsNumpyBool(PyObject* value) {
   const char* name = Py_TYPE(value)->tp_name;
   return std::strcmp(name, "numpy.bool") == 0 || std::strcmp(name, "numpy.bool_") == 0;
@@ -61,7 +58,8 @@ uint64_t ToUnsigned(PyObject* value, const FieldBinding& field, uint64_t high, c
 
 double ToDouble(PyObject* value, const FieldBinding& field) {
   if (PyFloat_CheckExact(value)) return PyFloat_AS_DOUBLE(value);
-  if (IsArray(value)) BadType(value, field, "a number");
+  // An array with one element converts to a number, but a field takes none.
+  if (IsNumpyArray(value)) BadType(value, field, "a number");
   const double number = PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
@@ -78,7 +76,7 @@ double ToDouble(PyObject* value, const FieldBinding& field) {
 bool ToBool(PyObject* value, const FieldBinding& field) {
   if (PyBool_Check(value)) return value == Py_True;
   if (IsNumpyBool(value)) return PyObject_IsTrue(value) == 1;
-  if (IsArray(value) || !PyIndex_Check(value)) BadType(value, field, "a bool or an integer");
+  if (IsNumpyArray(value) || !PyIndex_Check(value)) BadType(value, field, "a bool or an integer");
   return ToSigned(value, field, std::numeric_limits<int64_t>::min(),
                   std::numeric_limits<int64_t>::max(), "a bool") != 0;
 }
@@ -132,9 +130,7 @@ BytesView::BytesView(PyObject* value, const FieldBinding& field) {
   }
   if (PyBytes_Check(value)) {
     view_ = {PyBytes_AS_STRING(value), static_cast<size_t>(PyBytes_GET_SIZE(value))};
-  } else if (field.field->kind == Kind::kBytes && PyObject_CheckBuffer(value)) {
-    // Arrays of a type that the buffer protocol has no name for still have bytes.
-    Check(PyObject_GetBuffer(value, &buffer_, PyBUF_SIMPLE));
+  } else if (field.field->kind == Kind::kBytes && GetBytes(value, &buffer_)) {
     view_ = {static_cast<const char*>(buffer_.buf), static_cast<size_t>(buffer_.len)};
   } else {
     BadType(value, field, field.field->kind == Kind::kString ? "str" : "bytes");

@@ -89,6 +89,7 @@ void AddFieldMethodType() {
                        Py_TPFLAGS_DISALLOW_INSTANTIATION,
                    slots};
   field_method_type = reinterpret_cast<PyTypeObject*>(Check(PyType_FromSpec(&spec)));
+  Freeze(field_method_type);
 }
 
 PyObject* NewFieldMethod(const FieldBinding& field, FieldMethodKind kind) {

@@ -248,17 +248,19 @@ void DeallocMessage(PyObject* object) {
   auto* self = reinterpret_cast<MessageObject*>(object);
   --LiveObjects().messages;
   MessageObject* parent = self->parent;
-  // Callbacks of weak references may look for the handle again: it must not be found.
+  // Callbacks of weak references may look for the handle again: it must not be found. They may also
+  // remove a message from its tree, which ends it; one that is detached already nobody can reach.
+  bool detached = false;
   if (parent != nullptr) {
     Unlink(*self);
   } else if (self->arena != nullptr) {
     self->message->handle = nullptr;
+    detached = (self->message->flags & Message::kDetached) != 0;
   }
   if (self->weak_references != nullptr) PyObject_ClearWeakRefs(object);
   if (self->arena != nullptr) {
     // The last handle of an arena drops it whole, without a walk.
-    if ((self->message->flags & Message::kDetached) != 0 && self->message->handle == nullptr &&
-        self->arena->handles > 1) {
+    if (detached && self->arena->handles > 1) {
       FreeMessage(self->arena->arena, *self->binding->info, self->message);
     }
     Release(self->arena);

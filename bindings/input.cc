@@ -41,8 +41,7 @@ Input::Input(PyObject* data, bool borrow, bool accept_str) {
     const char* text = PyUnicode_AsUTF8AndSize(data, &size);
     if (text == nullptr) throw ErrorAlreadySet();
     SetObject(data, text, size, borrow);
-  } else if (PyObject_CheckBuffer(data)) {
-    Check(PyObject_GetBuffer(data, &buffer_, PyBUF_SIMPLE));
+  } else if (GetBytes(data, &buffer_)) {
     SetBuffer(borrow);
   } else {
     Raise(PyExc_TypeError, "a bytes-like object%s is needed, not %.200s",

@@ -72,11 +72,12 @@ PyObject* Subscript(PyObject* self, PyObject* key) {
       }
       return GetElement(Self(self), ToIndex(self, key));
     }
+    // First the list: making one may collect garbage, and so run code that shortens `self`.
+    Ref list(Check(PyList_New(0)));
     const Slice s = ToSlice(self, key);
-    Ref list(Check(PyList_New(s.count)));
     for (Py_ssize_t i = 0; i < s.count; ++i) {
-      PyList_SET_ITEM(list.get(), i,
-                      GetElement(Self(self), static_cast<uint64_t>(s.start + i * s.step)));
+      const Ref element(GetElement(Self(self), static_cast<uint64_t>(s.start + i * s.step)));
+      Check(PyList_Append(list.get(), element.get()));
     }
     return list.release();
   });
@@ -430,6 +431,7 @@ void AddListTypes(PyObject* module) {
   const Ref sequence(Check(PyObject_GetAttrString(abc.get(), "MutableSequence")));
   for (PyTypeObject* type : {scalar_list_type, message_list_type}) {
     const Ref done(Check(PyObject_CallMethod(sequence.get(), "register", "O", type)));
+    Freeze(type);
   }
 }
 

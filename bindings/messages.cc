@@ -210,6 +210,8 @@ void AddMessageTypes(PyObject* module) {
     Place(module, binding);
   }
   AddEnums(module);
+  for (const ClassBinding& binding : bindings) Freeze(binding.type);
+  Freeze(message_type);
 }
 
 }  // namespace onnx_light::python

@@ -28,6 +28,9 @@ void SetKeywords(nb::handle self, const nb::kwargs& keywords) {
 
 template <typename Options>
 void Construct(nb::handle self, const nb::kwargs& keywords) {
+  // Nothing else looks at `self`: ParseOptions.__init__(1) gets here.
+  if (!nb::isinstance<Options>(self))
+    throw nb::type_error("__init__ needs an object of this class");
   new (nb::inst_ptr<Options>(self)) Options();
   nb::inst_mark_ready(self);
   SetKeywords(self, keywords);

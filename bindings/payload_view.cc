@@ -34,6 +34,7 @@ void AddPayloadType() {
   PyType_Spec spec{"onnx_light.onnx.Payload", sizeof(PayloadObject), 0,
                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
   payload_type = reinterpret_cast<PyTypeObject*>(Check(PyType_FromSpec(&spec)));
+  Freeze(payload_type);
 }
 
 PyObject* NewPayloadView(SharedBytes bytes) {

@@ -1,6 +1,7 @@
 #include "python.h"
 
 #include <cstdarg>
+#include <cstring>
 #include <new>
 #include <string>
 
@@ -8,6 +9,11 @@
 
 namespace onnx_light::python {
 namespace {
+
+// Paths and values of a file need not be UTF-8, and an error must be able to name them.
+PyObject* ToText(const std::string& text) {
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
+}
 
 // Raises onnx_light.errors.`name`(*arguments).
 void SetCodedError(const char* name, PyObject* arguments) {
@@ -21,9 +27,9 @@ void SetCodedError(const char* name, PyObject* arguments) {
 void SetSystemError(const SystemError& error) {
   // Python makes the subclass (FileNotFoundError, ...) from the number.
   const Ref arguments(error.filename().empty()
-                          ? Py_BuildValue("(is)", error.error_number(), error.message().c_str())
-                          : Py_BuildValue("(iss)", error.error_number(), error.message().c_str(),
-                                          error.filename().c_str()));
+                          ? Py_BuildValue("(iN)", error.error_number(), ToText(error.message()))
+                          : Py_BuildValue("(iNN)", error.error_number(), ToText(error.message()),
+                                          PyUnicode_DecodeFSDefault(error.filename().c_str())));
   if (!arguments) return;
   const Ref exception(PyObject_CallObject(PyExc_OSError, arguments.get()));
   if (exception) {
@@ -41,19 +47,34 @@ void Raise(PyObject* type, const char* format, ...) {
   throw ErrorAlreadySet();
 }
 
+bool IsNumpyArray(PyObject* object) {
+  return std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") == 0;
+}
+
+bool GetBytes(PyObject* object, Py_buffer* view) {
+  if (PyObject_CheckBuffer(object) == 0) return false;
+  // Arrays of a type that the buffer protocol has no name for still have bytes.
+  Check(PyObject_GetBuffer(object, view, PyBUF_SIMPLE));
+  if (view->ndim != 0 || IsNumpyArray(object)) return true;
+  PyBuffer_Release(view);
+  *view = {};
+  return false;
+}
+
 void SetErrorFromCurrentException() {
   try {
     throw;
   } catch (const ErrorAlreadySet&) {
   } catch (const ParseError& error) {
-    SetCodedError("ParseError", Py_BuildValue("(sssK)", error.code().c_str(), error.path().c_str(),
-                                              error.message().c_str(),
+    SetCodedError("ParseError", Py_BuildValue("(NNNK)", ToText(error.code()), ToText(error.path()),
+                                              ToText(error.message()),
                                               static_cast<unsigned long long>(error.offset())));
   } catch (const ValueError& error) {
-    SetCodedError("CodedError", Py_BuildValue("(sss)", error.code().c_str(), error.path().c_str(),
-                                              error.message().c_str()));
+    SetCodedError("CodedError", Py_BuildValue("(NNN)", ToText(error.code()), ToText(error.path()),
+                                              ToText(error.message())));
   } catch (const TypeError& error) {
-    PyErr_SetString(PyExc_TypeError, error.what());
+    const Ref text(ToText(error.what()));
+    if (text) PyErr_SetObject(PyExc_TypeError, text.get());
   } catch (const SystemError& error) {
     SetSystemError(error);
   } catch (const std::bad_alloc&) {

@@ -52,6 +52,12 @@ inline void Check(int status) {
 // Sets the Python error for the exception that is being handled.
 void SetErrorFromCurrentException();
 
+bool IsNumpyArray(PyObject* object);
+
+// Fills `view` with the bytes of `object` if it is a buffer of bytes: a bytearray, a memoryview, an
+// array. Single numbers (of numpy, of ctypes) have buffers, too, but are no bytes. Else false.
+bool GetBytes(PyObject* object, Py_buffer* view);
+
 // Runs `f`, a callable that returns T, and turns exceptions into a Python error and `failure`.
 template <typename T, typename F>
 T Guard(T failure, F&& f) {
@@ -65,6 +71,14 @@ T Guard(T failure, F&& f) {
 template <typename F>
 PyObject* GuardObject(F&& f) {
   return Guard<PyObject*>(nullptr, std::forward<F>(f));
+}
+
+// A type that is complete: no attribute changes any more, no object can be given another class, and
+// nobody derives from it. Objects of two of our classes may be alike in size only.
+inline void Freeze(PyTypeObject* type) {
+  type->tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
+  type->tp_flags &= ~static_cast<unsigned long>(Py_TPFLAGS_BASETYPE);
+  PyType_Modified(type);
 }
 
 // Lets other threads run.

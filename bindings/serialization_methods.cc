@@ -10,6 +10,7 @@
 #include "onnx_light/message_file.h"
 #include "onnx_light/message_ops.h"
 #include "options.h"
+#include "payload_view.h"
 
 namespace onnx_light::python {
 namespace {
@@ -79,8 +80,7 @@ SerializeOptions OptionsArgument(PyObject* arguments, PyObject* keywords, const 
   return ToSerializeOptions(options);
 }
 
-void WriteToStream(PyObject* output, PyObject* piece) {
-  Ref view(Check(PyMemoryView_FromObject(piece)));
+void WriteToStream(PyObject* output, Ref view) {
   while (true) {
     const Py_ssize_t size = PyMemoryView_GET_BUFFER(view.get())->len;
     const Ref written(Check(PyObject_CallMethod(output, "write", "O", view.get())));
@@ -98,14 +98,11 @@ void WriteToStream(PyObject* output, PyObject* piece) {
   }
 }
 
-// A view of `bytes` that is dead after the call, whatever the stream does with it.
-void WriteRun(PyObject* output, std::span<const std::byte> bytes) {
+// `owner` keeps `bytes` alive: the stream may keep the views that it gets.
+void WriteRun(PyObject* output, std::span<const std::byte> bytes, const BufferRef& owner) {
   while (!bytes.empty()) {
     const std::span<const std::byte> piece = bytes.first(std::min(bytes.size(), kStreamPiece));
-    const Ref view(
-        Check(PyMemoryView_FromMemory(reinterpret_cast<char*>(const_cast<std::byte*>(piece.data())),
-                                      static_cast<Py_ssize_t>(piece.size()), PyBUF_READ)));
-    WriteToStream(output, view.get());
+    WriteToStream(output, Ref(NewPayloadView({piece.data(), piece.size(), owner})));
     bytes = bytes.subspan(piece.size());
   }
 }
@@ -244,8 +241,11 @@ PyObject* SerializeToFileDescriptor(PyObject* object, PyObject* arguments, PyObj
 PyObject* SerializeToStream(PyObject* object, PyObject* output) {
   return GuardObject([&] {
     const Serializer serializer(*Self(object).binding->info, *Self(object).message);
-    const Serializer::Segments segments = serializer.Gather();
-    for (const Serializer::Segments::Run& run : segments.runs()) WriteRun(output, run.bytes);
+    const auto segments = std::make_shared<const Serializer::Segments>(serializer.Gather());
+    const BufferRef owner = BufferRef::Wrap(nullptr, 0, [segments] {});
+    for (const Serializer::Segments::Run& run : segments->runs()) {
+      WriteRun(output, run.bytes, owner);
+    }
     return None();
   });
 }

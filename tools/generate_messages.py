@@ -243,7 +243,6 @@ def message_table(message: Message) -> list[str]:
     name, fields = message.cpp_name, by_number(message)
     if any(field.kind == "enum" and field.repeated for field in fields):
         raise ValueError(f"{name}: repeated enums are not supported by the reader")
-    declared = ", ".join(str(fields.index(field)) for field in message.fields)
     oneofs = []
     for oneof in message.oneofs:
         mask = sum(1 << i for i, field in enumerate(fields) if field.oneof == oneof)
@@ -255,7 +254,6 @@ def message_table(message: Message) -> list[str]:
     ]
     lines = [f"constexpr FieldInfo k{name}Fields[] = {{", *(field_row(message, f) for f in fields)]
     lines += ["};", f"static_assert(ValidTable<{name}>(k{name}Fields));"]
-    lines.append(f"constexpr uint8_t k{name}Declared[] = {{{declared}}};")
     oneof_span = "{}"
     if oneofs:
         lines.append(f"constexpr OneofInfo k{name}Oneofs[] = {{{', '.join(oneofs)}}};")
@@ -263,7 +261,7 @@ def message_table(message: Message) -> list[str]:
     lines += [
         f"constinit const MessageInfo {name}::kInfo = MakeMessage(",
         f"    {literal(message.name)}, {literal(message.full_name)}, {literal(message.doc)},",
-        f"    k{name}Fields, {oneof_span}, k{name}Declared, sizeof({name}),",
+        f"    k{name}Fields, {oneof_span}, sizeof({name}),",
         f"    {', '.join(payload)});",
         "",
     ]

@@ -183,10 +183,9 @@ struct MessageInfo {
   const char* doc;
   std::span<const FieldInfo> fields;  // ascending by number
   std::span<const OneofInfo> oneofs;
-  std::span<const uint8_t> declared;  // indices in declaration order (text output)
-  uint32_t size;                      // of the struct
-  uint32_t repeated_mask;             // presence bits of repeated fields
-  std::array<uint8_t, 32> lookup;     // number -> index for numbers below 32
+  uint32_t size;                   // of the struct
+  uint32_t repeated_mask;          // presence bits of repeated fields
+  std::array<uint8_t, 32> lookup;  // number -> index for numbers below 32
   // Indices of raw_data, external_data and data_location of messages that carry a payload.
   uint8_t raw_data, external_data, data_location;
 

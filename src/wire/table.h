@@ -83,8 +83,7 @@ consteval bool ValidTable(std::span<const FieldInfo> fields) {
 
 consteval MessageInfo MakeMessage(const char* name, const char* full_name, const char* doc,
                                   std::span<const FieldInfo> fields,
-                                  std::span<const OneofInfo> oneofs,
-                                  std::span<const uint8_t> declared, uint32_t size,
+                                  std::span<const OneofInfo> oneofs, uint32_t size,
                                   uint8_t raw_data, uint8_t external_data, uint8_t data_location) {
   MessageInfo info{};
   info.name = name;
@@ -92,7 +91,6 @@ consteval MessageInfo MakeMessage(const char* name, const char* full_name, const
   info.doc = doc;
   info.fields = fields;
   info.oneofs = oneofs;
-  info.declared = declared;
   info.size = size;
   info.raw_data = raw_data;
   info.external_data = external_data;
