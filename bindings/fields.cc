@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "arrays.h"
 #include "onnx_light/message_ops.h"
 
 namespace onnx_light::python {
@@ -73,6 +74,7 @@ void ForEach(PyObject* iterable, F&& f) {
 
 void InitList(const Target& target, const FieldBinding& field, PyObject* values) {
   RepeatedBase& list = *MutableRepeated(target.arena, target.message, *field.field);
+  if (AppendNumbers(target.arena, list, field, values)) return;
   ForEach(values, [&](PyObject* value) {
     if (field.element != nullptr) {
       InsertMessage(target.arena, list, UINT64_MAX,
@@ -276,6 +278,7 @@ void ExtendList(ListObject& self, PyObject* values) {
     ForEach(snapshot.get(), [&](PyObject* value) { InsertIntoList(self, UINT64_MAX, value); });
     return;
   }
+  if (AppendNumbers(self.arena->arena, *self.list, *self.field, values)) return;
   Arena scratch;
   RepeatedBase converted{};
   ForEach(values, [&](PyObject* value) {
@@ -283,9 +286,7 @@ void ExtendList(ListObject& self, PyObject* values) {
   });
   const uint64_t start = self.list->size;
   InsertElements(self.arena->arena, *self.list, start, converted.size, self.kind());
-  for (uint64_t i = 0; i < converted.size; ++i) {
-    CopyElement(self.arena->arena, *self.list, start + i, converted, i, self.kind());
-  }
+  CopyElements(self.arena->arena, *self.list, start, converted, 0, converted.size, self.kind());
 }
 
 PyObject* AddToList(ListObject& self, PyObject* const* values, PyObject* names) {
@@ -306,15 +307,18 @@ PyObject* AddToList(ListObject& self, PyObject* const* values, PyObject* names) 
   return reinterpret_cast<PyObject*>(WrapMessage(binding, self.arena, message));
 }
 
-void CopyElement(Arena& arena, RepeatedBase& to, uint64_t at, const RepeatedBase& from,
-                 uint64_t index, Kind kind) {
+void CopyElements(Arena& arena, RepeatedBase& to, uint64_t at, const RepeatedBase& from,
+                  uint64_t index, uint64_t count, Kind kind) {
+  if (count == 0) return;
   if (IsText(kind)) {
-    static_cast<String*>(to.data)[at].CopyFrom(arena, static_cast<String*>(from.data)[index]);
+    auto* target = static_cast<String*>(to.data) + at;
+    const auto* source = static_cast<const String*>(from.data) + index;
+    for (uint64_t i = 0; i < count; ++i) target[i].CopyFrom(arena, source[i]);
     return;
   }
   const uint64_t width = ElementSize(kind);
   std::memcpy(static_cast<char*>(to.data) + at * width,
-              static_cast<const char*>(from.data) + index * width, width);
+              static_cast<const char*>(from.data) + index * width, count * width);
 }
 
 PyObject* GetElement(ListObject& self, uint64_t index) {

@@ -45,9 +45,9 @@ void ClearFields(MessageObject& self, const FieldInfo* field);
 void ExtendList(ListObject& self, PyObject* values);
 // Inserts one value at `index`, or copies one message there.
 void InsertIntoList(ListObject& self, uint64_t index, PyObject* value);
-// Copies one number or text from a list to another. REQUIRES: both elements exist.
-void CopyElement(Arena& arena, RepeatedBase& to, uint64_t at, const RepeatedBase& from,
-                 uint64_t index, Kind kind);
+// Copies numbers or texts from a list to another. REQUIRES: the elements exist in both.
+void CopyElements(Arena& arena, RepeatedBase& to, uint64_t at, const RepeatedBase& from,
+                  uint64_t index, uint64_t count, Kind kind);
 // A new element of a message list with these keywords, appended when it is complete.
 PyObject* AddToList(ListObject& self, PyObject* const* values, PyObject* names);
 // The element at `index` as a Python object. REQUIRES: it exists.

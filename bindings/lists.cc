@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "arrays.h"
 #include "fields.h"
 #include "onnx_light/message_ops.h"
 
@@ -109,9 +110,7 @@ void AssignSlice(PyObject* object, PyObject* key, PyObject* values) {
     const auto start = static_cast<uint64_t>(s.start);
     Erase(self, start, static_cast<uint64_t>(std::max<Py_ssize_t>(s.count, 0)));
     InsertElements(arena, *self.list, start, from.size, self.kind());
-    for (uint64_t i = 0; i < from.size; ++i) {
-      CopyElement(arena, *self.list, start + i, from, i, self.kind());
-    }
+    CopyElements(arena, *self.list, start, from, 0, from.size, self.kind());
     return;
   }
   if (from.size != static_cast<uint64_t>(s.count)) {
@@ -119,8 +118,8 @@ void AssignSlice(PyObject* object, PyObject* key, PyObject* values) {
           static_cast<Py_ssize_t>(from.size), s.count);
   }
   for (Py_ssize_t i = 0; i < s.count; ++i) {
-    CopyElement(arena, *self.list, static_cast<uint64_t>(s.start + i * s.step), from,
-                static_cast<uint64_t>(i), self.kind());
+    CopyElements(arena, *self.list, static_cast<uint64_t>(s.start + i * s.step), from,
+                 static_cast<uint64_t>(i), 1, self.kind());
   }
 }
 
@@ -130,7 +129,8 @@ void AssignItem(PyObject* object, PyObject* key, PyObject* value) {
   const Ref converted(ConvertAll(Self(object), one.get()));
   const uint64_t index = ToIndex(object, key);
   ListObject& self = Self(object);
-  CopyElement(self.arena->arena, *self.list, index, *Self(converted.get()).list, 0, self.kind());
+  CopyElements(self.arena->arena, *self.list, index, *Self(converted.get()).list, 0, 1,
+               self.kind());
 }
 
 int AssignSubscript(PyObject* self, PyObject* key, PyObject* value) {
@@ -160,10 +160,12 @@ int AssignSubscript(PyObject* self, PyObject* key, PyObject* value) {
 // ---------------------------------------------------------------------------------------------
 // Methods
 
-PyObject* Append(PyObject* self, PyObject* value) {
+PyObject* Append(PyObject* object, PyObject* value) {
   return GuardObject([&] {
-    InsertIntoList(Self(self), UINT64_MAX, value);
-    return Py_NewRef(Py_None);
+    ListObject& self = Self(object);
+    InsertIntoList(self, UINT64_MAX, value);
+    if (self.field->element == nullptr) return Py_NewRef(Py_None);
+    return GetElement(self, self.list->size - 1);
   });
 }
 
@@ -305,9 +307,7 @@ PyObject* Sort(PyObject* object, PyObject* arguments, PyObject* keywords) {
       const Ref converted(ConvertAll(self, list.get()));
       const RepeatedBase& from = *Self(converted.get()).list;
       if (from.size != self.list->size) Raise(PyExc_ValueError, "list modified during sort");
-      for (uint64_t i = 0; i < from.size; ++i) {
-        CopyElement(self.arena->arena, *self.list, i, from, i, self.kind());
-      }
+      CopyElements(self.arena->arena, *self.list, 0, from, 0, from.size, self.kind());
     }
     return Py_NewRef(Py_None);
   });
@@ -340,6 +340,18 @@ PyObject* DeepCopy(PyObject* self, PyObject*) {
   return GuardObject([&] { return ConvertAll(Self(self), self); });
 }
 
+PyObject* Array(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  return GuardObject([&] {
+    static const char* const names[] = {"dtype", "copy", nullptr};
+    PyObject *dtype = nullptr, *copy = nullptr;
+    if (PyArg_ParseTupleAndKeywords(arguments, keywords, "|OO:__array__", const_cast<char**>(names),
+                                    &dtype, &copy) == 0) {
+      throw ErrorAlreadySet();
+    }
+    return ToArray(Self(self), dtype);
+  });
+}
+
 PyObject* Compare(PyObject* self, PyObject* other, int operation) {
   return GuardObject([&]() -> PyObject* {
     if ((operation != Py_EQ && operation != Py_NE) || (!IsList(other) && !PyList_Check(other))) {
@@ -359,10 +371,8 @@ PyObject* Repr(PyObject* self) {
 }
 
 #define ONNX_LIGHT_LIST_METHODS                                                                    \
-  {"append", Append, METH_O,                                                                       \
-   "append($self, value, /)\n--\n\nAdds a value, or a copy of a message."},                        \
-      {"extend", Extend, METH_O,                                                                   \
-       "extend($self, values, /)\n--\n\nAppends every value of an iterable."},                     \
+  {"extend", Extend, METH_O,                                                                       \
+   "extend($self, values, /)\n--\n\nAppends every value of an iterable."},                         \
       {"insert", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Insert)),              \
        METH_FASTCALL,                                                                              \
        "insert($self, index, value, /)\n--\n\nPuts a value, or a copy of a message, at an "        \
@@ -389,9 +399,18 @@ PyObject* Repr(PyObject* self) {
         "__deepcopy__($self, memo=None, /)\n--\n\nA copy that is in no message."                   \
   }
 
-PyMethodDef scalar_methods[] = {ONNX_LIGHT_LIST_METHODS, {}};
+PyMethodDef scalar_methods[] = {
+    ONNX_LIGHT_LIST_METHODS,
+    {"append", Append, METH_O, "append($self, value, /)\n--\n\nAdds a value at the end."},
+    {"__array__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Array)),
+     METH_VARARGS | METH_KEYWORDS,
+     "__array__($self, dtype=None, copy=None)\n--\n\n"
+     "A new array of the elements: numbers of the field's type, text as str or bytes."},
+    {}};
 PyMethodDef message_methods[] = {
     ONNX_LIGHT_LIST_METHODS,
+    {"append", Append, METH_O,
+     "append($self, value, /)\n--\n\nAdds a copy of a message at the end and returns it."},
     {"add", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Add)),
      METH_FASTCALL | METH_KEYWORDS,
      "add($self, /, **fields)\n--\n\nAppends a new element with these fields and returns it."},

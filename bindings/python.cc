@@ -47,12 +47,25 @@ void Raise(PyObject* type, const char* format, ...) {
   throw ErrorAlreadySet();
 }
 
+namespace {
+
+bool IsNumpyScalar(PyObject* object) {
+  PyObject* bases = Py_TYPE(object)->tp_mro;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bases); ++i) {
+    const auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(bases, i));
+    if (std::strcmp(base->tp_name, "numpy.generic") == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool IsNumpyArray(PyObject* object) {
   return std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") == 0;
 }
 
 bool GetBytes(PyObject* object, Py_buffer* view) {
-  if (PyObject_CheckBuffer(object) == 0) return false;
+  if (PyObject_CheckBuffer(object) == 0 || IsNumpyScalar(object)) return false;
   // Arrays of a type that the buffer protocol has no name for still have bytes.
   Check(PyObject_GetBuffer(object, view, PyBUF_SIMPLE));
   if (view->ndim != 0 || IsNumpyArray(object)) return true;

@@ -78,6 +78,13 @@ assert_type(node.overload, str)
 nodes: RepeatedMessage[NodeProto] = model.graph.node
 for each in nodes:
     assert_type(each, NodeProto)
+assert_type(nodes.add(name="n"), NodeProto)
+nodes.add(op_type=1)  # bad
+nodes.add("n")  # bad
+assert_type(nodes.append(node), NodeProto)
+class MyNode(NodeProto): ...  # bad
+class MyNodes(RepeatedMessage[NodeProto]): ...  # bad
+class MyOptions(ParseOptions): ...
 assert_type(node.has_attribute(), bool)
 assert_type(node.add_attribute(), AttributeProto)
 node.add_name()  # bad
@@ -88,6 +95,8 @@ tensor.raw_data = "text"  # bad
 assert_type(tensor.raw_data, bytes)
 tensor.float_data.extend(np.zeros(3))
 tensor.dims.extend([3, 4])
+tensor.dims[:] = np.arange(3)
+assert_type(np.asarray(tensor.dims).ndim, int)
 tensor.DIMS_FIELD_NUMBER = 5  # bad
 tensor.data_location = TensorProto.EXTERNAL
 assert_type(tensor.data_location, int)

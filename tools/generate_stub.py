@@ -2,8 +2,8 @@
 
     python tools/generate_stub.py --output build/_onnxpyprotoop.pyi
 
-COMMON is written by hand: what all messages share, the containers, the options. The classes of the
-messages follow from the schema; their docs are the schema's comments.
+COMMON and MESSAGE_LIST are written by hand: what all messages share, the containers, the options.
+The classes of the messages follow from the schema; their docs are the schema's comments.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ import enum
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from typing import Any, ClassVar, Final, Literal, Protocol, SupportsFloat, SupportsIndex
-from typing import TypedDict, TypeVar
+from typing import TypedDict, TypeVar, final
 from typing import overload as _overload  # `overload` is a field of NodeProto
 
+import numpy.typing as _numpy
 from typing_extensions import Buffer, Self, Unpack
 
 _Path = str | os.PathLike[str]
@@ -167,10 +168,15 @@ class EnumTypeWrapper:
     def values(self) -> list[int]: ...
     def items(self) -> list[tuple[str, int]]: ...
 
+@final
 class RepeatedScalar(MutableSequence[_Element]):
     """The elements of a repeated scalar field: a list that checks types and ranges."""
 
     __hash__: ClassVar[None]  # type: ignore[assignment]
+    def __array__(
+        self, dtype: _numpy.DTypeLike | None = None, copy: bool | None = None
+    ) -> _numpy.NDArray[Any]:
+        """A new array of the elements: numbers of the field's type, text as str or bytes."""
     def MergeFrom(self, other: Iterable[_Element], /) -> None: ...
     @_overload
     def __getitem__(self, index: SupportsIndex, /) -> _Element: ...
@@ -197,42 +203,6 @@ class RepeatedScalar(MutableSequence[_Element]):
     def reverse(self) -> None: ...
     def sort(
         self, *, key: Callable[[_Element], Any] | None = None, reverse: bool = False
-    ) -> None: ...
-
-class RepeatedMessage(MutableSequence[_AnyMessage]):
-    """The elements of a repeated message field: a list that copies what is put into it.
-
-    An element that is held stays valid whatever happens to the list or to the message it is in.
-    Assigning to an index is a TypeError: change the element, or remove and insert.
-    """
-
-    __hash__: ClassVar[None]  # type: ignore[assignment]
-    # The lists of the messages narrow this to the fields of their message.
-    def add(self, *args: Any, **fields: Any) -> _AnyMessage:
-        """Appends a new element with these fields and returns it."""
-    def MergeFrom(self, other: Iterable[_AnyMessage], /) -> None: ...
-    @_overload
-    def __getitem__(self, index: SupportsIndex, /) -> _AnyMessage: ...
-    @_overload
-    def __getitem__(self, index: slice, /) -> list[_AnyMessage]: ...
-    __setitem__: None  # type: ignore[assignment]
-    def __delitem__(self, index: SupportsIndex | slice, /) -> None: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[_AnyMessage]: ...
-    def __contains__(self, value: object, /) -> bool: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __deepcopy__(self, memo: dict[int, Any] | None = None, /) -> Self: ...
-    def append(self, value: _AnyMessage, /) -> None: ...
-    def extend(self, values: Iterable[_AnyMessage], /) -> None: ...
-    def insert(
-        self, index: SupportsIndex, value: _AnyMessage, /
-    ) -> None: ...
-    def pop(self, index: SupportsIndex = -1, /) -> _AnyMessage: ...
-    def remove(self, value: _AnyMessage, /) -> None: ...
-    def clear(self) -> None: ...
-    def reverse(self) -> None: ...
-    def sort(
-        self, *, key: Callable[[_AnyMessage], Any] | None = None, reverse: bool = False
     ) -> None: ...
 
 class Message:
@@ -305,6 +275,44 @@ class Message:
     def __reduce__(self) -> tuple[Any, ...]: ...
 '''
 
+# The end of the stub; what `add` takes follows, for each message that is in a list.
+MESSAGE_LIST = '''\
+@final
+class RepeatedMessage(MutableSequence[_AnyMessage]):
+    """The elements of a repeated message field: a list that copies what is put into it.
+
+    An element that is held stays valid whatever happens to the list or to the message it is in.
+    Assigning to an index is a TypeError: change the element, or remove and insert.
+    """
+
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    def MergeFrom(self, other: Iterable[_AnyMessage], /) -> None: ...
+    @_overload
+    def __getitem__(self, index: SupportsIndex, /) -> _AnyMessage: ...
+    @_overload
+    def __getitem__(self, index: slice, /) -> list[_AnyMessage]: ...
+    __setitem__: None  # type: ignore[assignment]
+    def __delitem__(self, index: SupportsIndex | slice, /) -> None: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[_AnyMessage]: ...
+    def __contains__(self, value: object, /) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __deepcopy__(self, memo: dict[int, Any] | None = None, /) -> Self: ...
+    def append(self, value: _AnyMessage, /) -> _AnyMessage:  # type: ignore[override]
+        """Adds a copy of a message at the end and returns it."""
+    def extend(self, values: Iterable[_AnyMessage], /) -> None: ...
+    def insert(
+        self, index: SupportsIndex, value: _AnyMessage, /
+    ) -> None: ...
+    def pop(self, index: SupportsIndex = -1, /) -> _AnyMessage: ...
+    def remove(self, value: _AnyMessage, /) -> None: ...
+    def clear(self) -> None: ...
+    def reverse(self) -> None: ...
+    def sort(
+        self, *, key: Callable[[_AnyMessage], Any] | None = None, reverse: bool = False
+    ) -> None: ...
+'''
+
 _INTEGER_INPUT = "SupportsIndex"
 _FLOAT_INPUT = "SupportsFloat | SupportsIndex"
 # Scalar type: (Python type that is read, what may be written).
@@ -348,13 +356,8 @@ def _keyword_type(field: Field) -> str:
 def _getter_type(field: Field) -> str:
     if not field.repeated:
         return _python_type(field)
-    if field.kind == "message":
-        return _list_name(field.cpp_type)
-    return f"RepeatedScalar[{_python_type(field)}]"
-
-
-def _list_name(cpp_name: str) -> str:
-    return f"_{cpp_name}List"
+    container = "RepeatedMessage" if field.kind == "message" else "RepeatedScalar"
+    return f"{container}[{_python_type(field)}]"
 
 
 def _wrap(line: str) -> str:
@@ -452,7 +455,7 @@ def _message(message: Message, depth: int = 0) -> list[str]:
     body += _which_oneof(message)
     for field in message.fields:
         body += _field(field, depth + 1)
-    return [f"class {message.name}(Message):", *_indent(body)]
+    return ["@final", f"class {message.name}(Message):", *_indent(body)]
 
 
 def _fields(message: Message) -> list[str]:
@@ -461,11 +464,14 @@ def _fields(message: Message) -> list[str]:
     return [f"class _{message.cpp_name}Fields(TypedDict, total=False):", *_indent(lines), ""]
 
 
-def _list(message: Message) -> list[str]:
-    """The list of a repeated field of this message."""
-    add = f"def add(self, **fields: Unpack[_{message.cpp_name}Fields]) -> {message.full_name}: ..."
-    name = _list_name(message.cpp_name)
-    return [f"class {name}(RepeatedMessage[{message.full_name}]):", *_indent([add]), ""]
+def _add(message: Message) -> list[str]:
+    """What `add` of a list of these messages takes."""
+    return [
+        "@_overload",
+        f"def add(self: RepeatedMessage[{message.full_name}],"
+        f" **fields: Unpack[_{message.cpp_name}Fields]) -> {message.full_name}:",
+        '    """Appends a new element with these fields and returns it."""',
+    ]
 
 
 def _check_names(schema: Schema) -> None:
@@ -486,11 +492,13 @@ def stub(schema: Schema) -> str:
         lines += [*_enum(enum, 0), ""]
     for message in messages:
         lines += _fields(message)
-        if message.full_name in listed:
-            lines += _list(message)
     for message in schema.messages:
         lines += [*_message(message), ""]
-    return COMMON + "\n".join(_wrap(line) for line in lines)
+    lines += MESSAGE_LIST.splitlines()
+    for message in messages:
+        if message.full_name in listed:
+            lines += _indent(_add(message))
+    return COMMON + "\n".join(_wrap(line) for line in lines) + "\n"
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from onnx_light.errors import CodedError
 from onnx_light.onnx import external
 from onnx_light.onnx.data_types import ELEMENT_TYPES, TYPED_FIELDS, ElementType, data_type_of
-from onnx_light.onnx_py._onnxpyprotoop import TensorProto
+from onnx_light.onnx_py._onnxpyprotoop import RepeatedScalar, TensorProto
 
 _Array = npt.NDArray[Any]
 _Bytes = npt.NDArray[np.uint8]
@@ -167,15 +167,14 @@ def _booleans(data: _Bytes) -> _Array:
     return data.view(np.bool_) if not np.any(data > 1) else data != 0
 
 
-def _from_typed(data: Sequence[Any], layout: Layout) -> _Array:
+def _from_typed(data: RepeatedScalar[Any], layout: Layout) -> _Array:
     element = layout.element
+    entries = np.asarray(data)
     if element.field == "int32_data":
-        return _from_int32(np.fromiter(data, np.int32, len(data)), layout)
+        return _from_int32(entries, layout)
     if element.field == "uint64_data":
-        return np.fromiter(data, np.uint64, len(data)).astype(element.dtype)
-    # Bytes of floats and doubles are those of complex numbers.
-    entry = {"float_data": np.float32, "double_data": np.float64, "int64_data": np.int64}
-    return np.fromiter(data, entry[element.field], len(data)).view(element.dtype)
+        return entries.astype(element.dtype, copy=False)
+    return entries.view(element.dtype)  # bytes of floats and doubles are those of complex numbers
 
 
 def _from_int32(entries: npt.NDArray[np.int32], layout: Layout) -> _Array:
