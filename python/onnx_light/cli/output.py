@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.progress import Progress, TaskID
 from rich.text import Text
 
 from onnx_light.errors import CodedError
@@ -50,6 +53,24 @@ class Output:
         """Says what is being done, if the user asked to know."""
         if self.verbosity > 0:
             self._err.print(Text(text, style="dim"))
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Callable[[str, int, int], None]]:
+        """A bar on a terminal while something long is done, nothing elsewhere.
+
+        Yields:
+            What is to be called with the text, done and total units; a bar goes when it is done.
+        """
+        shown = self.verbosity >= 0 and self._err.is_terminal
+        with Progress(console=self._err, transient=True, disable=not shown) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def advance(text: str, done: int, total: int) -> None:
+                if text not in tasks:
+                    tasks[text] = bars.add_task(text, total=total)
+                bars.update(tasks[text], completed=done, total=total, visible=done < total)
+
+            yield advance
 
     def error(self, error: BaseException) -> None:
         """Says in one line what went wrong."""

@@ -44,7 +44,8 @@ def _as_ids(token_ids: Any, path: str) -> list[int]:
     return [int(token) for token in array.ravel()]
 
 
-def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many elements both begin with alike."""
     for index, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return index
@@ -59,7 +60,7 @@ def _rewind(session: GenerationSession, prompt: list[int]) -> int:
     """
     held = session.tokens
     tokens = [] if held is None else [int(token) for token in np.asarray(held).ravel()]
-    shared = _common_prefix(tokens, prompt[:-1])
+    shared = common_prefix(tokens, prompt[:-1])
     if held is None or len(tokens) > shared:
         session.truncate(shared)
     return shared

@@ -16,6 +16,7 @@ from onnx_light.runtime.ort import BFLOAT16, onnxruntime, to_ort_value
 # message, where its optimizers read them.
 _LARGE = 64 * 1024
 _ORT_FORMAT = b"ORTM"  # at byte 4
+_ERRORS_ONLY = 3
 _OPERATOR_DOMAIN = "ai.rt"
 
 
@@ -60,7 +61,7 @@ def load_model(
         if proto is None:
             raise TypeError(f"a {type(source).__name__} is no ModelProto")
         _refuse_structured_values(proto)
-        sess_options = sess_options or runtime.SessionOptions()
+        sess_options = sess_options or _options_for(proto)
         source, weights = _hand_over_weights(proto, sess_options)
     else:
         raise TypeError(
@@ -69,8 +70,18 @@ def load_model(
         )
     if proto is not None:
         _refuse_structured_values(proto)
+        sess_options = sess_options or _options_for(proto)
     session = runtime.InferenceSession(source, sess_options, providers, provider_options, **kwargs)
     return Model(session, proto.graph if proto is not None else None, path, weights)
+
+
+def _options_for(model: ModelProto) -> Any:
+    """Options that do not warn of inputs with defaults, of which each would be named otherwise."""
+    options = onnxruntime().SessionOptions()
+    inputs = {value.name for value in model.graph.input}
+    if any(tensor.name in inputs for tensor in model.graph.initializer):
+        options.log_severity_level = _ERRORS_ONLY
+    return options
 
 
 def _read(path: Path) -> ModelProto | None:
