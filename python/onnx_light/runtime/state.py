@@ -163,7 +163,8 @@ def state_from_caches(given: Mapping[str, Any], bindings: Bindings, tokens: Toke
     length = _common_length(caches)
     values: dict[str, Any] = {}
     if length:
-        for layer in _in_threads(_values_of_layer, caches, caches.values(), bindings.layers.values()):
+        pairs = bindings.layers.values()
+        for layer in _in_threads(_values_of_layer, caches, caches.values(), pairs):
             values |= layer
     for binding in bindings.others:
         if binding.input in given:
