@@ -66,7 +66,7 @@ def _options(
         ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print errors and JSON only.")
+        bool, typer.Option("--quiet", "-q", help="Print errors, answers and JSON only.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say on standard error what is done.")
@@ -169,27 +169,156 @@ def _demo_of_caches(
 def inspect(
     context: typer.Context,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A serialized message; - is standard input.")
+        str,
+        typer.Argument(metavar="FILE", help="A snapshot or a message; - is standard input."),
     ],
     message: Annotated[
-        str, typer.Option("--message", "-m", metavar="NAME", help="Its class.")
-    ] = "ModelProto",
+        str | None,
+        typer.Option(
+            "--message",
+            "-m",
+            metavar="NAME",
+            help="Its class; also shows a snapshot as the message that it is. "
+            "[default: a snapshot, else ModelProto]",
+        ),
+    ] = None,
     depth: Annotated[int, typer.Option("--depth", "-d", min=0, help="Levels to show.")] = 8,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Elements to show of a list; 0: all.")
     ] = 8,
     as_json: _Json = False,
 ) -> None:
-    """Show the messages in a file as a tree with their sizes.
+    """Show what is in a file: a snapshot's model and layers, or messages with their sizes.
 
     External data is named, not read.
     """
-    from onnx_light.cli import inspect as inspection
+    from onnx_light.cli import inspect as messages
+    from onnx_light.cli import inspect_snapshot as snapshots
 
     output: Output = context.obj
-    output.log(f"parsing {file} as {message}")
-    report = inspection.inspect_file(file, message, depth=depth, limit=limit)
+    data = messages.read_input(file)
+    found = None
+    if message is None:
+        output.log(f"opening {file}")
+        found = snapshots.inspect_snapshot(file, data, limit=limit)
+    if found is not None:
+        if as_json:
+            output.show_json(found.to_dict())
+        else:
+            output.show(*snapshots.render(found))
+        if found.damaged:
+            raise typer.Exit(DAMAGE)
+        return
+    output.log(f"parsing {file} as {message or 'ModelProto'}")
+    report = messages.inspect_file(file, data, message or "ModelProto", depth=depth, limit=limit)
     if as_json:
         output.show_json(report.to_dict())
     else:
-        output.show(*inspection.render(report))
+        output.show(*messages.render(report))
+
+
+@app.command()
+@_fails_in_one_line
+def verify(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A snapshot; - is standard input.")],
+    as_json: _Json = False,
+) -> None:
+    """Check every byte of a snapshot and show all damage.
+
+    Exit status 1 if there is damage, 2 if it is no snapshot.
+    """
+    from onnx_light.cli import verify as verification
+
+    output: Output = context.obj
+    with output.progress() as advance:
+        report = verification.verify_file(file, functools.partial(advance, "verifying"))
+    if as_json:
+        output.show_json({"file": file, **report.to_dict()})
+    else:
+        output.show(*verification.render(file, report))
+    if not report.ok:
+        raise typer.Exit(DAMAGE)
+
+
+@app.command()
+@_fails_in_one_line
+def generate(
+    context: typer.Context,
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="A GGUF file, or an ONNX decoder with --tokenizer."),
+    ],
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="The text to continue.")
+    ] = None,
+    prompt_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A file with the prompt; - is standard input."),
+    ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Use the chat template: the prompt is a question; without one, each line of "
+            "standard input is.",
+        ),
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the model is told before the chat.")
+    ] = None,
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A snapshot to go on from, if it exists, and to save the state to.",
+        ),
+    ] = None,
+    prompt_cache_ro: Annotated[
+        bool, typer.Option("--prompt-cache-ro", help="Leave the prompt cache as it is.")
+    ] = False,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=0, help="The most tokens of an answer.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(help="0: the most likely token; above: draw.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw among the most likely tokens of this sum.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Equal seeds draw equally.")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End the answer before this text; may be repeated."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="GGUF", help="The file with tokenizer and template of MODEL."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Continue a text or answer in a chat, with a prompt cache that outlives the process.
+
+    With --max-new-tokens 0 the prompt is only read, for the prompt cache.
+    """
+    from onnx_light.cli import generate as generation
+
+    settings = generation.Settings(
+        model=model,
+        tokenizer=tokenizer,
+        prompt=prompt,
+        prompt_file=prompt_file,
+        chat=chat,
+        system=system,
+        cache=prompt_cache,
+        read_only=prompt_cache_ro,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        stop=tuple(stop or ()),
+    )
+    output: Output = context.obj
+    report = generation.run(settings, output, streams=not as_json)
+    if as_json:
+        output.show_json(report.to_dict())

@@ -87,8 +87,19 @@ class Inspection:
         }
 
 
-def inspect_file(file: str, message_class: str, *, depth: int, limit: int) -> Inspection:
-    """Reads a message from a file, or from standard input if that is ``-``.
+def read_input(file: str) -> bytes | None:
+    """The bytes of standard input if `file` is ``-``; None for a file, which can be mapped."""
+    return sys.stdin.buffer.read() if file == "-" else None
+
+
+def inspect_file(
+    file: str, data: bytes | None, message_class: str, *, depth: int, limit: int
+) -> Inspection:
+    """Parses a message.
+
+    Args:
+        file: its path.
+        data: its bytes, if it is no file but what came from standard input.
 
     Raises:
         CodedError: ``cli.message`` for a class that does not exist, a ParseError for other bytes.
@@ -96,8 +107,8 @@ def inspect_file(file: str, message_class: str, *, depth: int, limit: int) -> In
     """
     message = _new_message(message_class)
     try:
-        if file == "-":
-            message.ParseFromString(sys.stdin.buffer.read())
+        if data is not None:
+            message.ParseFromString(data)
         else:
             message.ParseFromFile(file, onnx.ParseOptions(no_copy=True))
     except OSError as error:

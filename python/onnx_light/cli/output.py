@@ -27,7 +27,7 @@ class Output:
     Colours and widths are those of the terminal; a pipe or NO_COLOR gets plain text.
 
     Args:
-        verbosity: -1 says nothing but errors and data in JSON, 0 is usual, 1 says what is done.
+        verbosity: -1 says nothing but errors, answers and JSON, 0 is usual, 1 says what is done.
     """
 
     def __init__(self, verbosity: int = 0) -> None:
@@ -48,6 +48,18 @@ class Output:
         """Prints the whole result for programs."""
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         sys.stdout.flush()
+
+    def write(self, text: str) -> None:
+        """Prints a piece of an answer at once; on a terminal its control characters as escapes."""
+        if sys.stdout.isatty():
+            text = "".join(c if c in "\n\t" else printable(c) for c in text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Says something about the result on standard error."""
+        if self.verbosity >= 0:
+            self._err.print(Text(text, style="dim"))
 
     def log(self, text: str) -> None:
         """Says what is being done, if the user asked to know."""

@@ -9,10 +9,12 @@ from onnx_light.models.end_tokens import end_tokens
 from onnx_light.models.errors import ModelError
 from onnx_light.models.generate import generate
 from onnx_light.models.gguf_identity import gguf_identity
+from onnx_light.models.text_stream import TextStream
 from onnx_light.models.tokenizer import tokenizer_from_gguf
 
 __all__ = [
     "ModelError",
+    "TextStream",
     "cached_model",
     "chat_template",
     "end_tokens",

@@ -62,8 +62,14 @@ def config_identity(file: GgufFile, config: LlamaConfig, digests: dict[str, str]
     }
 
 
-def gguf_identity(path: str | os.PathLike[str]) -> dict[str, str]:
+def gguf_identity(
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None
+) -> dict[str, str]:
     """The fields of the identity of the model in a GGUF file.
+
+    Args:
+        path: the file.
+        progress: called as progress(done, total) with bytes of weights, where they are not known.
 
     Returns:
         architecture, weights, tokenizer, rope, key_layout and context (in decimal). A converted
@@ -75,4 +81,13 @@ def gguf_identity(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     with GgufFile(path) as file:
         config = read_config(file)
-        return config_identity(file, config, gguf_digests(file))
+        total = sum(tensor.nbytes for tensor in file.tensors.values())
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if progress:
+                progress(done, total)
+
+        return config_identity(file, config, gguf_digests(file, advance))

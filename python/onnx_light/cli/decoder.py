@@ -1,0 +1,110 @@
+"""A language model as the command line uses it: tokenizer, session and prompt cache."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnx_light import ModelIdentity, snapshot
+from onnx_light.cli.output import Output
+from onnx_light.errors import CodedError
+
+if TYPE_CHECKING:
+    from onnx_light.runtime import InferenceSession
+
+_PACKAGES = ("onnxruntime", "gguf", "tokenizers", "jinja2")
+
+
+def require_packages() -> None:
+    """Raises a CodedError ``cli.missing`` that names what is not installed."""
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        is_are = "is" if len(missing) == 1 else "are"
+        message = f"{', '.join(missing)} {is_are} missing: pip install 'onnx_light[models]'"
+        raise CodedError("cli.missing", "", message)
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+
+
+class Decoder:
+    """A model and its tokenizer, read without anything that takes long.
+
+    Attributes:
+        gguf: the file of tokenizer and chat template.
+        tokenizer: made from it.
+        ends: ids that end an answer.
+    """
+
+    def __init__(self, model: Path, tokenizer: Path | None) -> None:
+        """Reads the headers.
+
+        Args:
+            model: a GGUF file, or an ONNX decoder if `tokenizer` is given.
+            tokenizer: a GGUF file.
+
+        Raises:
+            CodedError: a file that is not what it should be. OSError: it cannot be read.
+        """
+        from onnx_light import models
+
+        self._model = model
+        self._is_gguf = _is_gguf(model)
+        if not self._is_gguf and tokenizer is None:
+            message = "no GGUF file; beside an ONNX model --tokenizer GGUF is needed"
+            raise CodedError("cli.model", str(model), message)
+        self.gguf = tokenizer or model
+        self.tokenizer = models.tokenizer_from_gguf(self.gguf)
+        self.ends = models.end_tokens(self.gguf)
+
+    def identity(self, output: Output) -> ModelIdentity:
+        """Which model it is; reads all of it the first time."""
+        from onnx_light.models import gguf_identity
+
+        if not self._is_gguf:
+            return ModelIdentity.from_onnx(self._model)
+        with output.progress() as advance:
+            progress = functools.partial(advance, "reading the model")
+            return ModelIdentity.from_metadata(gguf_identity(self._model, progress=progress))
+
+    def session(self, output: Output) -> InferenceSession:
+        """Makes the session; converts a GGUF file the first time."""
+        from onnx_light.models import cached_model
+        from onnx_light.runtime import InferenceSession
+        from onnx_light.runtime.ort import onnxruntime
+
+        path = self._model
+        if self._is_gguf:
+            with output.progress() as advance:
+                progress = functools.partial(advance, "converting the model")
+                path = cached_model(path, progress=progress)
+        output.log(f"loading {path}")
+        options = onnxruntime().SessionOptions()
+        options.log_severity_level = 3  # errors only: its warnings are about how models are built
+        return InferenceSession(str(path), options)
+
+
+def open_prompt_cache(path: Path, identity: ModelIdentity) -> snapshot.Snapshot:
+    """Opens and checks a prompt cache: every byte, the model, and that it says its tokens.
+
+    Raises:
+        CodedError: it is damaged, of another model, no snapshot, or cannot serve as a prompt.
+        OSError: the file cannot be read.
+    """
+    try:
+        opened = snapshot.open(path, expect=identity, verify="full")
+        tokens = opened.tokens
+    except CodedError as error:
+        place = error.path if str(path) in error.path else f"{path}: {error.path}".rstrip(": ")
+        raise CodedError(error.code, place, error.message) from None
+    if tokens is None:
+        message = "it has no token ids, so that no prompt can be compared with it"
+        raise CodedError("cli.prompt_cache", str(path), message)
+    if tokens.ndim == 2 and len(tokens) != 1:
+        message = f"it holds {len(tokens)} sequences; a prompt is one"
+        raise CodedError("cli.prompt_cache", str(path), message)
+    return opened

@@ -1,0 +1,417 @@
+"""``onnx-light generate``: answers against the oracle, prompt caches across processes, refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_samples import SMALL, random_weights, write_model
+from llama_oracle import Oracle
+
+pytest.importorskip("typer")
+from typer.testing import CliRunner
+
+from onnx_light import ModelIdentity, PagedCache, snapshot
+from onnx_light.cli.app import app
+from onnx_light.models import cached_model, render_chat, tokenizer_from_gguf
+
+TEXT = "the thing, the other 12 things"
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+MAIN = "from onnx_light.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    return write_model(path, extra={"tokenizer.chat_template": TEMPLATE})
+
+
+def greedy(model: Path, ids: list[int], count: int) -> list[int]:
+    oracle, ids, first = Oracle(model), list(ids), len(ids)
+    for _ in range(count):
+        logits = oracle.logits(ids)[-1]
+        top = np.sort(logits)[-2:]
+        assert top[1] - top[0] > 1e-3
+        ids.append(int(logits.argmax()))
+    return ids[first:]
+
+
+def invoke(*arguments: str | Path, stdin: bytes | None = None) -> Any:
+    return CliRunner().invoke(app, ["generate", *map(str, arguments)], input=stdin)
+
+
+def command(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    line = [sys.executable, "-c", MAIN, "generate", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, timeout=120, **options)
+
+
+def answer_of(result: Any) -> dict[str, Any]:
+    assert result.exit_code == 0, result.stderr
+    (answer,) = json.loads(result.stdout)["answers"]
+    return dict(answer)
+
+
+def refusal(result: Any) -> str:
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    lines = [line for line in result.stderr.splitlines() if line]
+    assert len(lines) == 1
+    return str(lines[0])
+
+
+def test_an_answer_equals_the_oracle(model: Path) -> None:
+    tokenizer = tokenizer_from_gguf(model)
+    ids = tokenizer.encode(TEXT).ids
+    expected = greedy(model, ids, 9)
+    assert 0 not in expected  # the end
+    answer = answer_of(invoke(model, "--prompt", TEXT, "-n", "9", "--json"))
+    assert answer["tokens"] == expected
+    assert answer["text"] == tokenizer.decode(expected)
+    assert (answer["prompt_tokens"], answer["reused_tokens"]) == (len(ids), 0)
+    assert answer["finish"] == "length"
+    assert 0 < answer["first_token_seconds"] <= answer["seconds"]
+    result = invoke(model, "--prompt", TEXT, "-n", "9")
+    assert result.stdout == tokenizer.decode(expected) + "\n"
+    assert f"prompt of {len(ids)} tokens: 0 reused" in result.stderr
+
+
+def test_quiet_prints_the_answer_alone(model: Path) -> None:
+    loud = CliRunner().invoke(app, ["generate", str(model), "-p", TEXT, "-n", "4"])
+    quiet = CliRunner().invoke(app, ["-q", "generate", str(model), "-p", TEXT, "-n", "4"])
+    assert quiet.stdout == loud.stdout != ""
+    assert quiet.stderr == ""
+
+
+@pytest.mark.parametrize("form", ["file", "stdin"])
+def test_a_prompt_from_elsewhere(model: Path, form: str, tmp_path: Path) -> None:
+    direct = answer_of(invoke(model, "--prompt", TEXT, "-n", "5", "--json"))
+    (tmp_path / "prompt").write_text(TEXT)
+    place = "-" if form == "stdin" else str(tmp_path / "prompt")
+    stdin = TEXT.encode() if form == "stdin" else None
+    other = answer_of(invoke(model, "--prompt-file", place, "-n", "5", "--json", stdin=stdin))
+    assert other["tokens"] == direct["tokens"]
+
+
+def test_a_prompt_cache_outlives_its_process(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p.kvcache"
+    ids = tokenizer_from_gguf(model).encode(TEXT).ids
+    read = command(model, "-p", TEXT, "-n", "0", "--prompt-cache", cache, "--json")
+    assert read.returncode == 0, read.stderr
+    report = json.loads(read.stdout)
+    assert (report["loaded_tokens"], report["saved_tokens"]) == (0, len(ids))
+    assert report["saved_bytes"] == cache.stat().st_size
+    assert report["answers"][0]["tokens"] == []
+    with snapshot.open(cache, expect=ModelIdentity.from_gguf(model)) as opened:
+        assert np.asarray(opened.tokens).tolist() == ids
+        assert opened.identity.weights
+    longer = f"{TEXT}, and 3 more"
+    ids = tokenizer_from_gguf(model).encode(longer).ids
+    resumed = command(model, "-p", longer, "-n", "7", "--prompt-cache", cache, "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    (answer,) = json.loads(resumed.stdout)["answers"]
+    assert answer["tokens"] == greedy(model, ids, 7)
+    assert answer["reused_tokens"] == report["saved_tokens"]
+    with snapshot.open(cache) as opened:
+        assert np.asarray(opened.tokens).tolist() == ids + answer["tokens"][:-1]
+    assert list(tmp_path.iterdir()) == [cache]
+
+
+def test_read_only_leaves_the_file(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p.kvcache"
+    invoke(model, "-p", TEXT, "-n", "0", "--prompt-cache", cache)
+    before, status = cache.read_bytes(), cache.stat()
+    arguments = (model, "-p", TEXT, "-n", "5", "--prompt-cache", cache, "--prompt-cache-ro")
+    answer = answer_of(invoke(*arguments, "--json"))
+    assert answer["reused_tokens"] == answer["prompt_tokens"] - 1
+    assert cache.read_bytes() == before
+    assert (cache.stat().st_mtime_ns, cache.stat().st_ino) == (status.st_mtime_ns, status.st_ino)
+    cache.unlink()
+    assert "No such file" in refusal(invoke(*arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_users_metadata_stay(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p.kvcache"
+    invoke(model, "-p", TEXT, "-n", "0", "--prompt-cache", cache)
+    with snapshot.open(cache) as opened:
+        content = dict(opened.caches), opened.tokens, opened.identity
+    snapshot.save(content[0], cache, tokens=content[1], identity=content[2], metadata={"who": "me"})
+    assert invoke(model, "-p", TEXT, "-n", "3", "--prompt-cache", cache).exit_code == 0
+    with snapshot.open(cache) as opened:
+        assert opened.metadata == {"who": "me"}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def without_tokens(path: Path) -> None:
+    with snapshot.open(path) as opened:
+        caches, identity = dict(opened.caches), opened.identity
+    snapshot.save(caches, path, identity=identity)
+
+
+def of_two_sequences(path: Path) -> None:
+    rows = np.zeros((2, SMALL["kv_heads"], 5, SMALL["width"]), np.float32)
+    snapshot.save([PagedCache.from_arrays(rows, rows)] * 2, path, tokens=np.zeros((2, 5), int))
+
+
+def of_another_shape(path: Path) -> None:
+    rows = np.zeros((1, SMALL["kv_heads"] + 1, 5, SMALL["width"]), np.float32)
+    snapshot.save([PagedCache.from_arrays(rows, rows)] * 2, path, tokens=np.zeros(5, int))
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (flip, "snapshot.corrupt", "byte "),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "snapshot.", "p.kvcache"),
+        (lambda path: path.write_text("some text\n" * 9), "snapshot.kind", "text"),
+        (lambda path: path.write_bytes(b""), "snapshot.corrupt", "empty"),
+        (without_tokens, "cli.prompt_cache", "no token ids"),
+        (of_two_sequences, "cli.prompt_cache", "2 sequences"),
+    ],
+)
+def test_a_bad_prompt_cache_is_refused_before_the_model_is_made(
+    model: Path,
+    change: Callable[[Path], object],
+    code: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = tmp_path / "p.kvcache"
+    invoke(model, "-p", TEXT, "-n", "0", "--prompt-cache", cache)
+    change(cache)
+    before = cache.read_bytes()
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
+    line = refusal(invoke(model, "-p", TEXT, "--prompt-cache", cache))
+    assert f"[{code}" in line
+    assert words in line
+    assert str(cache) in line
+    assert cache.read_bytes() == before
+    assert not (tmp_path / "cache" / "models").exists()
+
+
+def test_a_prompt_cache_of_another_model(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "p.kvcache"
+    invoke(model, "-p", TEXT, "-n", "0", "--prompt-cache", cache)
+    before = cache.read_bytes()
+    other = write_model(tmp_path / "other.gguf", weights=random_weights(SMALL, seed=7))
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
+    line = refusal(invoke(other, "-p", TEXT, "--prompt-cache", cache))
+    for word in ("[snapshot.identity]", "weights", str(cache), "another model"):
+        assert word in line
+    assert cache.read_bytes() == before
+    assert not (tmp_path / "cache" / "models").exists()
+    of_another_shape(cache)  # says no identity
+    assert "layers.0" in refusal(invoke(model, "-p", TEXT, "--prompt-cache", cache))
+
+
+def test_a_prompt_longer_than_the_context(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
+    line = refusal(invoke(model, "-p", "x" * (SMALL["context"] + 1)))
+    assert "97 tokens" in line
+    assert "context 96" in line
+    assert not (tmp_path / "cache" / "models").exists()
+
+
+def test_an_answer_ends_with_the_context(model: Path) -> None:
+    answer = answer_of(invoke(model, "-p", "x" * (SMALL["context"] - 3), "--json"))
+    assert len(answer["tokens"]) == 4  # the last of them is not read any more
+    assert answer["finish"] == "context"
+    full = answer_of(invoke(model, "-p", "x" * SMALL["context"], "--json"))
+    assert (len(full["tokens"]), full["finish"]) == (1, "context")
+
+
+def test_end_tokens_and_stop_texts(model: Path, tmp_path: Path) -> None:
+    tokenizer = tokenizer_from_gguf(model)
+    expected = greedy(model, tokenizer.encode(TEXT).ids, 6)
+    third = next(i for i in range(2, 6) if expected[i] not in expected[:i])
+    ending = write_model(
+        tmp_path / "ending.gguf", extra={"tokenizer.ggml.eot_token_id": expected[third]}
+    )
+    answer = answer_of(invoke(ending, "-p", TEXT, "--json"))
+    assert (answer["tokens"], answer["finish"]) == (expected[:third], "stop")
+    text = tokenizer.decode(expected)
+    cut = len(text) // 2
+    stop = text[cut : cut + 2]
+    answer = answer_of(invoke(model, "-p", TEXT, "--stop", "never", "--stop", stop, "--json"))
+    assert answer["text"] == text[: text.index(stop)]
+    assert answer["finish"] == "stop"
+    assert len(answer["tokens"]) <= 6
+
+
+def test_seeds_draw_equally(model: Path) -> None:
+    def draw(seed: int, temperature: float) -> list[int]:
+        options = ("--seed", str(seed), "--temperature", str(temperature), "--top-p", "0.99")
+        return list(answer_of(invoke(model, "-p", TEXT, "-n", "12", "--json", *options))["tokens"])
+
+    assert draw(1, 5.0) == draw(1, 5.0)
+    assert len({tuple(draw(seed, 5.0)) for seed in range(4)}) > 1
+    assert draw(1, 0.0) == draw(2, 0.0)
+
+
+def test_one_question_with_the_chat_template(model: Path) -> None:
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "the thing"}]
+    text = "system: S\nuser: the thing\nassistant: "
+    assert render_chat(model, messages) == text
+    ids = tokenizer_from_gguf(model).encode(text).ids
+    options = ("--chat", "--system", "S", "-n", "5", "--json")
+    answer = answer_of(invoke(model, "--prompt", "the thing", *options))
+    assert answer["prompt_tokens"] == len(ids)
+    assert answer["tokens"] == greedy(model, ids, 5)
+
+
+def test_a_chat_answers_line_by_line(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p.kvcache"
+    arguments = (model, "--chat", "-n", "4", "--json", "--prompt-cache", cache)
+    result = invoke(*arguments, stdin=b"the\n\n12\n")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    first, second = report["answers"]
+    tokenizer = tokenizer_from_gguf(model)
+    messages = [{"role": "user", "content": "the"}]
+    ids = tokenizer.encode(render_chat(model, messages)).ids
+    assert first["tokens"] == greedy(model, ids, 4)
+    messages += [
+        {"role": "assistant", "content": first["text"]},
+        {"role": "user", "content": "12"},
+    ]
+    ids = tokenizer.encode(render_chat(model, messages)).ids
+    assert second["prompt_tokens"] == len(ids)
+    assert second["reused_tokens"] >= first["prompt_tokens"]
+    assert second["tokens"] == greedy(model, ids, 4)
+    with snapshot.open(cache) as opened:
+        assert np.asarray(opened.tokens).tolist() == ids + second["tokens"][:-1]
+
+
+def test_an_onnx_decoder_with_the_tokenizer_of_a_gguf(model: Path, tmp_path: Path) -> None:
+    expected = answer_of(invoke(model, "-p", TEXT, "-n", "5", "--json"))["tokens"]
+    converted = cached_model(model)
+    cache = tmp_path / "p.kvcache"
+    options = ("-n", "5", "--json", "--prompt-cache", cache)
+    answer = answer_of(invoke(converted, "--tokenizer", model, "-p", TEXT, *options))
+    assert answer["tokens"] == expected
+    assert answer_of(invoke(model, "-p", TEXT, *options))["reused_tokens"] > 0
+    assert "--tokenizer" in refusal(invoke(converted, "-p", TEXT))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ((), "--prompt"),
+        (("--prompt", "a", "--prompt-file", "b"), "--prompt-file"),
+        (("--prompt", "a", "--system", "b"), "--system"),
+        (("--prompt", "a", "--prompt-cache-ro"), "--prompt-cache"),
+        (("--prompt", "a", "--prompt-cache", "/no/such/folder/c"), "/no/such/folder"),
+        (("--prompt", "a", "--temperature", "-1"), "--temperature"),
+        (("--prompt", "a", "--temperature", "nan"), "--temperature"),
+        (("--prompt", "a", "--top-p", "0"), "--top-p"),
+        (("--prompt", "a", "--stop", ""), "--stop"),
+        (("--prompt", ""), "no tokens"),
+        (("--prompt", "\udcff"), "UTF-8"),
+        (("--prompt-file", "/no/such/file"), "/no/such/file"),
+    ],
+)
+def test_wrong_usage(model: Path, arguments: tuple[str, ...], word: str) -> None:
+    assert word in refusal(invoke(model, *arguments))
+
+
+def test_models_that_are_none(tmp_path: Path, model: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(model.read_bytes()[:-100_000])
+    assert "[models.cut]" in refusal(invoke(cut, "-p", TEXT))
+    other = write_model(tmp_path / "other.gguf", architecture="gemma3")
+    assert "'gemma3'" in refusal(invoke(other, "-p", TEXT))
+    assert "No such file" in refusal(invoke(tmp_path / "none.gguf", "-p", TEXT))
+
+
+@pytest.mark.parametrize("missing", ["onnxruntime", "gguf", "tokenizers", "jinja2"])
+def test_missing_packages_are_named(
+    model: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name)
+    )
+    line = refusal(invoke(model, "-p", TEXT))
+    assert f"{missing} is missing: pip install 'onnx_light[models]'" in line
+
+
+def test_an_interrupt_while_it_computes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnx_light.runtime import InferenceSession
+
+    cache = tmp_path / "p.kvcache"
+    invoke(model, "-p", TEXT, "-n", "0", "--prompt-cache", cache)
+    before = cache.read_bytes()
+    run, calls = InferenceSession.run, []
+
+    def interrupted(self: InferenceSession, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(self, *arguments)
+
+    monkeypatch.setattr(InferenceSession, "run", interrupted)
+    result = invoke(model, "-p", TEXT, "--prompt-cache", cache)
+    assert result.exit_code == 130
+    assert len(calls) == 3
+    assert result.stdout.endswith("\n")
+    assert cache.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [cache]
+
+
+def test_an_interrupt_of_a_chat(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p.kvcache"
+    line = [sys.executable, "-c", MAIN, "generate", model, "--chat", "-n", "2"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*line, "--prompt-cache", cache],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"the\n")
+        process.stdin.flush()
+        while b"saved" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert snapshot.verify(cache).ok
+    assert list(tmp_path.iterdir()) == [cache]
+
+
+def test_real_model(smollm: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p.kvcache"
+    question = "What is the capital of France?"
+    for turn in range(2):
+        answer = answer_of(
+            invoke(smollm, "--chat", "-p", question, "--json", "--prompt-cache", cache)
+        )
+        assert answer["text"] == "The capital of France is Paris."
+        assert answer["finish"] == "stop"
+        assert answer["reused_tokens"] == (answer["prompt_tokens"] - 1 if turn else 0)
