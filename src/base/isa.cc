@@ -1,0 +1,60 @@
+#include "base/isa.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "onnx_light/errors.h"
+
+namespace onnx_light {
+namespace {
+
+constexpr char kVariable[] = "ONNX_LIGHT_ISA";
+
+Isa Select() {
+  const char* wanted = std::getenv(kVariable);
+  const Isa widest = WidestIsa();
+  if (wanted == nullptr || *wanted == '\0') return widest;
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (Name(isa) != wanted) continue;
+    if (isa <= widest) return isa;
+    throw ValueError(
+        "isa.unsupported", kVariable,
+        "this machine has no " + std::string(wanted) + ", at most " + std::string(Name(widest)));
+  }
+  throw ValueError("isa.unknown", kVariable,
+                   "'" + std::string(wanted) + "' is none of scalar, avx2, avx512");
+}
+
+}  // namespace
+
+std::string_view Name(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "";
+}
+
+Isa WidestIsa() {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kScalar;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    return Isa::kAvx512;
+  }
+  return Isa::kAvx2;
+#else
+  return Isa::kScalar;
+#endif
+}
+
+Isa SelectedIsa() {
+  static const Isa isa = Select();
+  return isa;
+}
+
+}  // namespace onnx_light

@@ -1,0 +1,148 @@
+#include "quant/encode.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "onnx_light/errors.h"
+#include "quant/affine_parameters.h"
+#include "quant/packing.h"
+#include "quant/records.h"
+#include "quant/rows.h"
+
+namespace onnx_light {
+namespace {
+
+// f(batch, head, token) for all rows.
+template <typename F>
+void ForRows(const ArrayView& rows, F f) {
+  for (int64_t batch = 0; batch < rows.batch(); ++batch) {
+    for (int64_t head = 0; head < rows.heads(); ++head) {
+      for (int64_t token = 0; token < rows.tokens(); ++token) f(batch, head, token);
+    }
+  }
+}
+
+int64_t ElementCount(const ArrayView& rows) {
+  return rows.batch() * rows.heads() * rows.tokens() * rows.width();
+}
+
+// Names the first number of a row, batch, head and token of which are given, that is not at most
+// `most`.
+[[noreturn]] void ThrowNotEncodable(const float* row, const std::array<int64_t, 3>& place,
+                                    const PageFormat& format, float most, const std::string& path) {
+  int64_t index = 0;
+  while (std::fabs(row[index]) <= most) ++index;
+  const std::string what = std::to_string(row[index]) + " at batch " + std::to_string(place[0]) +
+                           ", head " + std::to_string(place[1]) + ", token " +
+                           std::to_string(place[2]) + ", index " + std::to_string(index);
+  if (std::isfinite(row[index])) {
+    throw ValueError("quant.overflow", path,
+                     what + " exceeds " + std::to_string(most) + ", the most that " +
+                         format.Text() + " can hold");
+  }
+  throw ValueError("quant.not_finite", path, what + " cannot be encoded as " + format.Text());
+}
+
+void CheckWidth(int64_t width, const PageFormat& format, const std::string& path) {
+  if (format.is_affine() || width % kRecordValues == 0) return;
+  throw ValueError("quant.width", path,
+                   "width " + std::to_string(width) + " is no multiple of " +
+                       std::to_string(kRecordValues) + ", which " + format.Text() + " needs");
+}
+
+// The bounds and divisors of a row, from its scales and zero points.
+class CodeRow {
+ public:
+  CodeRow(const AffineLayout& layout, int64_t width)
+      : levels_(static_cast<float>((1 << CodeBits(layout.code_type)) - 1)),
+        smallest_(IsSigned(layout.code_type) ? -std::ceil(levels_ / 2) : 0),
+        divisor_(PaddedWidth(width), 1),
+        least_(PaddedWidth(width), smallest_),
+        most_(PaddedWidth(width), smallest_ + levels_) {}
+
+  // A scale of 0 gives the zero point as the code, whatever the number.
+  void SetScales(const float* scale, int64_t width) {
+    for (int64_t i = 0; i < width; ++i) {
+      divisor_[i] = scale[i] != 0 ? scale[i] : std::numeric_limits<float>::infinity();
+    }
+  }
+  void SetZeroPoints(const float* zero_point, int64_t width) {
+    for (int64_t i = 0; i < width; ++i) {
+      least_[i] = smallest_ - zero_point[i];
+      most_[i] = smallest_ + levels_ - zero_point[i];
+    }
+  }
+  RowParameters Parameters(const float* zero_point) const {
+    return {divisor_.data(), least_.data(), most_.data(), zero_point};
+  }
+
+ private:
+  const float levels_, smallest_;
+  std::vector<float> divisor_, least_, most_;
+};
+
+EncodedPayload EncodeAsRecords(const ArrayView& rows, PageType type) {
+  const int64_t row_size = rows.width() / kRecordValues * RecordSize(type);
+  BufferRef records = BufferRef::Allocate(ElementCount(rows) / kRecordValues * RecordSize(type));
+  std::byte* target = records.mutable_data();
+  FloatRows source(rows);
+  ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
+    EncodeRecords(type, source.Row(batch, head, token), rows.width(), target);
+    target += row_size;
+  });
+  return {rows.shape, RecordLayout{type}, SharedBytes(std::move(records)), {}, {}};
+}
+
+}  // namespace
+
+void CheckEncodable(const ArrayView& rows, const PageFormat& format, const std::string& path) {
+  CheckWidth(rows.width(), format, path);
+  const float most =
+      format.is_affine() ? std::numeric_limits<float>::max() : MostInRecord(format.type());
+  FloatRows source(rows);
+  ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
+    const float* row = source.Row(batch, head, token);
+    bool fits = true;  // false for NaN, too
+    for (int64_t i = 0; i < rows.width(); ++i) fits &= std::fabs(row[i]) <= most;
+    if (!fits) ThrowNotEncodable(row, {batch, head, token}, format, most, path);
+  });
+}
+
+EncodedPayload Encode(const ArrayView& rows, const PageFormat& format) {
+  if (!format.is_affine()) return EncodeAsRecords(rows, format.type());
+  AffineParameters parameters = ChooseParameters(rows, format);
+  return EncodeWith(rows, parameters.layout, std::move(parameters.scales),
+                    std::move(parameters.zero_points));
+}
+
+EncodedPayload EncodeWith(const ArrayView& rows, const AffineLayout& layout, SharedBytes scales,
+                          SharedBytes zero_points) {
+  const int64_t width = rows.width();
+  const int bits = CodeBits(layout.code_type);
+  BufferRef packed = BufferRef::Allocate(PackedSize(ElementCount(rows), bits));
+  std::fill_n(packed.mutable_data(), packed.size(), std::byte{0});
+  FloatRows source(rows);
+  ParameterRows parameters(layout, rows.shape, scales.data, zero_points.data);
+  CodeRow row(layout, width);
+  std::vector<uint8_t> codes(PaddedWidth(width));
+  const QuantKernels& kernels = SelectedQuantKernels();
+  int64_t first = 0;
+  ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
+    if (parameters.MoveTo(batch, head, token)) {
+      row.SetScales(parameters.scale(), width);
+      if (zero_points.size != 0) row.SetZeroPoints(parameters.zero_point(), width);
+    }
+    kernels.encode_row(source.Row(batch, head, token), PaddedWidth(width),
+                       row.Parameters(parameters.zero_point()), codes.data());
+    PackCodes(codes.data(), width, bits, first, packed.mutable_data());
+    first += width;
+  });
+  return {rows.shape, layout, SharedBytes(std::move(packed)), std::move(scales),
+          std::move(zero_points)};
+}
+
+}  // namespace onnx_light

@@ -1,0 +1,282 @@
+// The source of the kernels, included once for each instruction set by a file that defines
+// ONNX_LIGHT_KERNELS as the name of the namespace. Everything here has internal linkage, and
+// nothing of the standard library is used: an inline function that two files compile for two
+// instruction sets would be one function for the linker.
+//
+// The compiler must not contract products and sums (-ffp-contract=off): the bits of a scale must
+// not depend on the instruction set. Sums run over the elements of a lane in order, never across
+// lanes.
+#include "quant/kernels.h"
+
+#ifndef ONNX_LIGHT_KERNELS
+#error "kernels_body.h is included by the kernels_*.cc alone"
+#endif
+
+namespace onnx_light::ONNX_LIGHT_KERNELS {
+namespace {
+
+constexpr int kWidth = static_cast<int>(kLanes);
+
+// One value in each lane, in as many registers as that takes here. The compiler's own vectors of
+// sixteen would do, but it falls back to single elements where they exceed a register.
+#if defined(__AVX512F__)
+constexpr int kPart = 16;
+#elif defined(__AVX2__)
+constexpr int kPart = 8;
+#else
+constexpr int kPart = 4;
+#endif
+constexpr int kParts = kWidth / kPart;
+using FloatPart = float __attribute__((vector_size(4 * kPart)));
+using IntPart = int32_t __attribute__((vector_size(4 * kPart)));
+using BytePart = uint8_t __attribute__((vector_size(kPart)));
+using SignedBytePart = int8_t __attribute__((vector_size(kPart)));
+using WordPart = uint32_t __attribute__((vector_size(4 * kPart)));
+
+struct Floats {
+  FloatPart parts[kParts];
+};
+
+template <typename F>
+inline Floats ForParts(F f) {
+  Floats result;
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) result.parts[p] = f(p);
+  return result;
+}
+
+inline Floats Splat(float value) {
+  return ForParts([=](int) { return value - FloatPart{}; });
+}
+inline Floats Load(const float* source) {
+  return ForParts([=](int p) {
+    FloatPart part;
+    __builtin_memcpy(&part, source + p * kPart, sizeof(part));
+    return part;
+  });
+}
+inline void Store(float* target, const Floats& value) {
+  __builtin_memcpy(target, value.parts, sizeof(value.parts));
+}
+
+inline Floats operator+(const Floats& a, const Floats& b) {
+  return ForParts([&](int p) { return a.parts[p] + b.parts[p]; });
+}
+inline Floats operator-(const Floats& a, const Floats& b) {
+  return ForParts([&](int p) { return a.parts[p] - b.parts[p]; });
+}
+inline Floats operator*(const Floats& a, const Floats& b) {
+  return ForParts([&](int p) { return a.parts[p] * b.parts[p]; });
+}
+inline Floats operator/(const Floats& a, const Floats& b) {
+  return ForParts([&](int p) { return a.parts[p] / b.parts[p]; });
+}
+inline Floats Least(const Floats& a, const Floats& b) {
+  return ForParts([&](int p) { return b.parts[p] < a.parts[p] ? b.parts[p] : a.parts[p]; });
+}
+inline Floats Most(const Floats& a, const Floats& b) {
+  return ForParts([&](int p) { return a.parts[p] < b.parts[p] ? b.parts[p] : a.parts[p]; });
+}
+
+// To the nearest whole number, ties to even. REQUIRES: magnitudes are below 2^22.
+inline Floats Round(const Floats& value) {
+  const Floats magic = Splat(12582912.0f);
+  return (value + magic) - magic;
+}
+
+// A NaN comes out as `least`.
+inline Floats Clamp(const Floats& value, const Floats& least, const Floats& most) {
+  return ForParts([&](int p) {
+    const FloatPart part = value.parts[p] > least.parts[p] ? value.parts[p] : least.parts[p];
+    return part < most.parts[p] ? part : most.parts[p];
+  });
+}
+
+void WidenRanges(const float* row, int64_t count, float* low, float* high) {
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const auto value = Load(row + i);
+    Store(low + i, Least(Load(low + i), value));
+    Store(high + i, Most(Load(high + i), value));
+  }
+}
+
+void FindRange(const float* values, int64_t count, float* low, float* high) {
+  float least = values[0], most = values[0];
+  int64_t i = 0;
+  if (count >= kWidth) {
+    Floats least_parts = Load(values), most_parts = least_parts;
+    for (i = kWidth; i + kWidth <= count; i += kWidth) {
+      const Floats value = Load(values + i);
+      least_parts = Least(least_parts, value);
+      most_parts = Most(most_parts, value);
+    }
+    float leasts[kWidth], mosts[kWidth];
+    Store(leasts, least_parts);
+    Store(mosts, most_parts);
+    for (int lane = 0; lane < kWidth; ++lane) {
+      least = leasts[lane] < least ? leasts[lane] : least;
+      most = most < mosts[lane] ? mosts[lane] : most;
+    }
+  }
+  for (; i < count; ++i) {
+    least = values[i] < least ? values[i] : least;
+    most = most < values[i] ? values[i] : most;
+  }
+  *low = least;
+  *high = most;
+}
+
+void EncodeRow(const float* row, int64_t count, const RowParameters& parameters, uint8_t* codes) {
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Floats quotient = Load(row + i) / Load(parameters.divisor + i);
+    const Floats level =
+        Round(Clamp(quotient, Load(parameters.least + i), Load(parameters.most + i)));
+    const Floats code = level + Load(parameters.zero_point + i);
+    for (int p = 0; p < kParts; ++p) {
+      const IntPart numbers = __builtin_convertvector(code.parts[p], IntPart);
+      const BytePart bytes = __builtin_convertvector(numbers, BytePart);
+      __builtin_memcpy(codes + i + p * kPart, &bytes, sizeof(bytes));
+    }
+  }
+}
+
+template <typename CodePart>
+inline void DecodeCodes(const uint8_t* codes, int64_t count, const float* scale,
+                        const float* zero_point, float* row) {
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Floats code = ForParts([=](int p) {
+      CodePart part;
+      __builtin_memcpy(&part, codes + i + p * kPart, sizeof(part));
+      return __builtin_convertvector(__builtin_convertvector(part, IntPart), FloatPart);
+    });
+    Store(row + i, (code - Load(zero_point + i)) * Load(scale + i));
+  }
+}
+
+void DecodeRow(const uint8_t* codes, bool is_signed, int64_t count, const float* scale,
+               const float* zero_point, float* row) {
+  if (is_signed) {
+    DecodeCodes<SignedBytePart>(codes, count, scale, zero_point, row);
+  } else {
+    DecodeCodes<BytePart>(codes, count, scale, zero_point, row);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------
+// The search for scales
+//
+// Tried are the scale by range times a row of factors, with the zero points that keep the low end,
+// the high end or the middle of the range; then the scale that fits the best codes so far in the
+// least squares. What is tried is judged with products by the reciprocal, which cost a fraction of
+// quotients; what is taken must have a lower error than the scale by range with the codes as they
+// will be stored.
+
+struct Candidate {
+  Floats scale, zero_point, error;
+};
+
+// As the type of the scales rounds, within its normal numbers; 0 below them.
+inline Floats RoundScale(const SearchGroups& groups, const Floats& scale) {
+  return ForParts([&](int p) {
+    FloatPart rounded = scale.parts[p];
+    if (groups.dropped_bits != 0) {
+      const auto bits = reinterpret_cast<WordPart>(rounded);
+      const uint32_t unit = 1u << groups.dropped_bits;
+      const WordPart odd = bits >> groups.dropped_bits & 1u;
+      rounded = reinterpret_cast<FloatPart>((bits + (unit / 2 - 1) + odd) & ~(unit - 1));
+    }
+    return rounded >= groups.least_scale ? rounded : FloatPart{};
+  });
+}
+
+// The sum over all lanes, in every lane, where they are one group.
+inline Floats Joined(const SearchGroups& groups, const Floats& sums) {
+  if (!groups.one_group) return sums;
+  float lanes[kWidth];
+  Store(lanes, sums);
+  float total = 0;
+  for (float lane : lanes) total += lane;
+  return Splat(total);
+}
+
+// The squared error; with quotients if `exact`.
+template <bool exact>
+inline Floats ErrorOf(const SearchGroups& groups, const Floats& scale, const Floats& zero_point) {
+  const Floats reciprocal = Splat(1) / scale;
+  const Floats least = Splat(groups.least) - zero_point, most = least + Splat(groups.levels);
+  Floats sum = Splat(0);
+  for (int64_t i = 0; i < groups.count; ++i) {
+    const Floats value = Load(groups.values + i * groups.stride);
+    const Floats quotient = exact ? value / scale : value * reciprocal;
+    const Floats difference = value - Round(Clamp(quotient, least, most)) * scale;
+    sum = sum + difference * difference;
+  }
+  return Joined(groups, sum);
+}
+
+template <bool exact>
+inline void Try(const SearchGroups& groups, const Floats& scale, const Floats& zero_point,
+                Candidate& best) {
+  const Floats error = ErrorOf<exact>(groups, scale, zero_point);
+  for (int p = 0; p < kParts; ++p) {
+    const IntPart better = (scale.parts[p] > 0.0f) & (error.parts[p] < best.error.parts[p]);
+    best.scale.parts[p] = better ? scale.parts[p] : best.scale.parts[p];
+    best.zero_point.parts[p] = better ? zero_point.parts[p] : best.zero_point.parts[p];
+    best.error.parts[p] = better ? error.parts[p] : best.error.parts[p];
+  }
+}
+
+// The scale with the least squared error for the codes that a candidate has.
+inline Floats FittingScale(const SearchGroups& groups, const Candidate& candidate) {
+  const Floats reciprocal = Splat(1) / candidate.scale;
+  const Floats least = Splat(groups.least) - candidate.zero_point;
+  const Floats most = least + Splat(groups.levels);
+  Floats products = Splat(0), squares = Splat(0);
+  for (int64_t i = 0; i < groups.count; ++i) {
+    const Floats value = Load(groups.values + i * groups.stride);
+    const Floats level = Round(Clamp(value * reciprocal, least, most));
+    products = products + value * level;
+    squares = squares + level * level;
+  }
+  return Joined(groups, products) / Joined(groups, squares);
+}
+
+// Zero points that place the codes over a range wider than they reach.
+void TryZeroPoints(const SearchGroups& groups, const Floats& scale, Candidate& best) {
+  const Floats none = Splat(0), all = Splat(groups.levels);
+  const Floats for_low = (none - Load(groups.low)) / scale;
+  const Floats for_high = all - Load(groups.high) / scale;
+  const Floats middle = (for_low + for_high) * Splat(0.5f);
+  const Floats zero_points[] = {for_low, for_high, middle};
+  for (const Floats& zero_point : zero_points) {
+    Try<false>(groups, scale, Round(Clamp(zero_point, none, all)), best);
+  }
+}
+
+void SearchScales(const SearchGroups& groups) {
+  const Floats scale = Load(groups.scale), zero_point = Load(groups.zero_point);
+  Candidate best{scale, zero_point, ErrorOf<false>(groups, scale, zero_point)};
+  const bool coarse = groups.levels < 8;
+  const float step = coarse ? 0.05f : 0.03f;
+  for (int k = coarse ? -2 : -1; k <= (coarse ? 12 : 8); ++k) {
+    const Floats shrunk = RoundScale(groups, scale * Splat(1.0f - step * static_cast<float>(k)));
+    if (groups.has_zero_points) {
+      TryZeroPoints(groups, shrunk, best);
+    } else {
+      Try<false>(groups, shrunk, zero_point, best);
+    }
+  }
+  const Floats fitting = RoundScale(groups, FittingScale(groups, best));
+  Candidate chosen{scale, zero_point, ErrorOf<true>(groups, scale, zero_point)};
+  Try<true>(groups, best.scale, best.zero_point, chosen);
+  Try<true>(groups, fitting, best.zero_point, chosen);
+  Store(groups.scale, chosen.scale);
+  Store(groups.zero_point, chosen.zero_point);
+}
+
+}  // namespace
+
+extern const QuantKernels kQuantKernels;
+const QuantKernels kQuantKernels{WidenRanges, FindRange, EncodeRow, DecodeRow, SearchScales};
+
+}  // namespace onnx_light::ONNX_LIGHT_KERNELS

@@ -1,0 +1,2 @@
+#define ONNX_LIGHT_KERNELS quant_scalar
+#include "quant/kernels_body.h"

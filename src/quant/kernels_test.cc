@@ -1,0 +1,171 @@
+#include "quant/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace onnx_light {
+namespace {
+
+std::vector<Isa> OtherIsas() {
+  std::vector<Isa> isas;
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    if (isa <= WidestIsa()) isas.push_back(isa);
+  }
+  return isas;
+}
+
+std::vector<float> Random(size_t count, std::mt19937& random, double scale = 1) {
+  std::normal_distribution<double> normal(0, scale);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(normal(random));
+  return values;
+}
+
+TEST(QuantKernels, EncodeRoundsHalfToEvenAndSaturates) {
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > WidestIsa()) continue;
+    std::array<float, 16> row{0.5f,  1.5f,   2.5f,    -0.5f, -1.5f,    -2.5f,     126.5f, 127.5f,
+                              1e30f, -1e30f, -128.5f, 3,     INFINITY, -INFINITY, NAN,    -0.0f};
+    std::array<float, 16> divisor, least, most, zero_point{};
+    divisor.fill(1);
+    divisor[11] = INFINITY;
+    least.fill(-128);
+    most.fill(127);
+    std::array<uint8_t, 16> codes{};
+    const RowParameters parameters{divisor.data(), least.data(), most.data(), zero_point.data()};
+    QuantKernelsFor(isa).encode_row(row.data(), 16, parameters, codes.data());
+    const int expected[] = {0, 2, 2, 0, -2, -2, 126, 127, 127, -128, -128, 0, 127, -128, -128, 0};
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(static_cast<int8_t>(codes[i]), expected[i]) << i;
+  }
+}
+
+TEST(QuantKernels, EqualBitsOnEveryInstructionSet) {
+  std::mt19937 random(3);
+  const QuantKernels& scalar = QuantKernelsFor(Isa::kScalar);
+  for (Isa isa : OtherIsas()) {
+    const QuantKernels& kernels = QuantKernelsFor(isa);
+    for (int64_t count : {16, 48, 128}) {
+      const auto row = Random(count, random, 20), divisor = Random(count, random);
+      const std::vector<float> least(count, -8), most(count, 7), zero_point(count, 8);
+      const RowParameters parameters{divisor.data(), least.data(), most.data(), zero_point.data()};
+      std::vector<uint8_t> expected(count), actual(count);
+      scalar.encode_row(row.data(), count, parameters, expected.data());
+      kernels.encode_row(row.data(), count, parameters, actual.data());
+      EXPECT_EQ(actual, expected);
+      for (bool is_signed : {false, true}) {
+        std::vector<float> floats(count), wide(count);
+        scalar.decode_row(actual.data(), is_signed, count, divisor.data(), row.data(),
+                          floats.data());
+        kernels.decode_row(actual.data(), is_signed, count, divisor.data(), row.data(),
+                           wide.data());
+        EXPECT_EQ(wide, floats);
+      }
+    }
+  }
+}
+
+TEST(QuantKernels, RangesOfAnyLength) {
+  std::mt19937 random(5);
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > WidestIsa()) continue;
+    for (int64_t count : {1, 2, 15, 16, 17, 31, 32, 33, 100}) {
+      const auto values = Random(count, random);
+      float low, high;
+      QuantKernelsFor(isa).find_range(values.data(), count, &low, &high);
+      EXPECT_EQ(low, *std::min_element(values.begin(), values.end()));
+      EXPECT_EQ(high, *std::max_element(values.begin(), values.end()));
+    }
+    std::vector<float> low(32, 0), high(32, 0);
+    const auto row = Random(32, random);
+    QuantKernelsFor(isa).widen_ranges(row.data(), 32, low.data(), high.data());
+    for (int i = 0; i < 32; ++i) {
+      EXPECT_EQ(low[i], std::min(row[i], 0.0f));
+      EXPECT_EQ(high[i], std::max(row[i], 0.0f));
+    }
+  }
+}
+
+// The squared error of a lane in double.
+double ErrorOf(const SearchGroups& groups, int lane, double scale, double zero_point) {
+  double error = 0;
+  for (int64_t i = 0; i < groups.count; ++i) {
+    const double value = groups.values[i * groups.stride + lane];
+    const double level =
+        std::clamp<double>(std::nearbyint(value / scale), groups.least - zero_point,
+                           groups.least + groups.levels - zero_point);
+    error += std::pow(value - level * scale, 2);
+  }
+  return error;
+}
+
+struct SearchCase {
+  explicit SearchCase(std::mt19937& random, float top, bool has_zero_points, bool one_group)
+      : values(Random(40 * 16, random)) {
+    for (int lane = 0; lane < 16; ++lane) {
+      for (int i = 0; i < 40; ++i) {
+        low[lane] = std::min(low[lane], values[i * 16 + lane]);
+        high[lane] = std::max(high[lane], values[i * 16 + lane]);
+      }
+    }
+    if (one_group) low.fill(*std::min_element(low.begin(), low.end()));
+    if (one_group) high.fill(*std::max_element(high.begin(), high.end()));
+    for (int lane = 0; lane < 16; ++lane) {
+      scale[lane] = has_zero_points ? (high[lane] - low[lane]) / top
+                                    : std::max(-low[lane], high[lane]) / std::floor(top / 2);
+      zero_point[lane] = has_zero_points ? std::nearbyint(-low[lane] / scale[lane]) : 0;
+    }
+    groups = {values.data(),
+              16,
+              40,
+              low.data(),
+              high.data(),
+              top,
+              has_zero_points ? 0 : -std::ceil(top / 2),
+              has_zero_points,
+              one_group,
+              0,
+              1e-45f,
+              scale.data(),
+              zero_point.data()};
+  }
+  std::vector<float> values;
+  std::array<float, 16> low{}, high{}, scale{}, zero_point{};
+  SearchGroups groups;
+};
+
+TEST(QuantKernels, TheSearchLowersTheErrorAndGivesEqualBits) {
+  for (float levels : {3.0f, 15.0f}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      const bool has_zero_points = kind % 2 == 0, one_group = kind >= 2;
+      std::mt19937 random(7);
+      SearchCase plain(random, levels, has_zero_points, one_group);
+      const SearchCase before = plain;
+      QuantKernelsFor(Isa::kScalar).search_scales(plain.groups);
+      double by_range = 0, found = 0;
+      for (int lane = 0; lane < 16; ++lane) {
+        const double range =
+            ErrorOf(plain.groups, lane, before.scale[lane], before.zero_point[lane]);
+        const double best = ErrorOf(plain.groups, lane, plain.scale[lane], plain.zero_point[lane]);
+        if (!one_group) { EXPECT_LE(best, range * (1 + 1e-5)); }
+        by_range += range;
+        found += best;
+      }
+      EXPECT_LT(found, by_range * (levels == 3 ? 0.9 : 0.99)) << levels << " " << kind;
+      for (Isa isa : OtherIsas()) {
+        std::mt19937 again(7);
+        SearchCase wide(again, levels, has_zero_points, one_group);
+        QuantKernelsFor(isa).search_scales(wide.groups);
+        EXPECT_EQ(wide.scale, plain.scale);
+        EXPECT_EQ(wide.zero_point, plain.zero_point);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onnx_light
