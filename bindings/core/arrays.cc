@@ -214,10 +214,22 @@ nb::object ReadOnlyArray(const ArrayView& rows, nb::handle owner) {
 nb::object PageArray(const PlacedPage& placed, Side side) {
   const Page& page = *placed.page;
   const CacheShape& shape = page.shape();
-  const auto& payload = std::get<DensePayload>(page.payload(side));
+  const auto* dense = std::get_if<DensePayload>(&page.payload(side));
+  if (dense == nullptr) {
+    throw ValueError("cache.encoded", Name(side),
+                     "the page is encoded, key_array() and value_array() of the cache decode it");
+  }
+  const DensePayload& payload = *dense;
   ArrayView rows = ContiguousView(payload.bytes.data, payload.dtype,
                                   {shape.batch, shape.heads, page.capacity(), shape.width(side)});
   return ReadOnlyArray(rows.Tokens(0, placed.length), Owner(placed.page));
+}
+
+nb::object ByteArray(const SharedBytes& bytes) {
+  const size_t size = bytes.size;
+  const nb::dlpack::dtype type{static_cast<uint8_t>(nb::dlpack::dtype_code::UInt), 8, 1};
+  return nb::cast(
+      nb::ndarray<nb::numpy, nb::ro>(bytes.data, 1, &size, Owner(bytes), nullptr, type));
 }
 
 nb::object CacheArray(const PagedCache& cache, Side side, std::optional<DType> dtype) {

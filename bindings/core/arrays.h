@@ -42,7 +42,11 @@ class ArrayArgument {
 nanobind::object ReadOnlyArray(const ArrayView& rows, nanobind::handle owner);
 
 // The visible rows of a dense page, the same way; they live as long as any array of them.
+// ValueError `cache.encoded` where the side is encoded.
 nanobind::object PageArray(const PlacedPage& placed, Side side);
+
+// Bytes that are kept alive as a flat read-only numpy array of uint8.
+nanobind::object ByteArray(const SharedBytes& bytes);
 
 // One side of the cache in a new numpy array that cannot be written. Lets other threads run.
 nanobind::object CacheArray(const PagedCache& cache, Side side, std::optional<DType> dtype);

@@ -2,6 +2,7 @@
 #include "onnx_light/cache.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -105,7 +106,7 @@ void BindMaking(Class& cls) {
          "bit\n"
          "        for bit.\n\n"
          "Raises:\n"
-         "    CodedError: `cache.page_size`, `quant.policy`, `quant.format`, `cache.unsupported`.")
+         "    CodedError: `cache.page_size`, `quant.policy`, `quant.format`.")
       .def_static(
           "from_arrays",
           [](nb::handle key, nb::handle value, int64_t page_size, nb::handle policy,
@@ -132,14 +133,17 @@ void BindMaking(Class& cls) {
           "copied. Messages do not carry a page size: `page_size` is that of new pages.\n\n"
           "Args:\n"
           "    proto: the message; a later change of it does not show.\n"
-          "    model: the model whose struct types it refers to. Needed by no dense page.\n"
+          "    model: the model whose struct types and quantization catalogue it refers to.\n"
           "    page_size: tokens that a new page holds, positive.\n\n"
           "Raises:\n"
           "    CodedError: what is wrong, with a path such as `blocks[1].key`: `cache.missing`,\n"
           "        `cache.start`, `cache.length`, `cache.shape`, `cache.data_type`, `cache.data`,\n"
           "        `cache.payload_size`, `cache.too_large`; `cache.external` for data that is "
           "still\n"
-          "        in another file; `cache.unsupported` for encoded payloads.\n"
+          "        in another file; `cache.unsupported` for tensors in pieces; of\n"
+          "        encoded payloads `cache.logical_type`, `cache.storage_type`, `cache.scale`,\n"
+          "        `cache.zero_point`, `cache.axis`, `cache.block_size`, `cache.layout`,\n"
+          "        `cache.reference`.\n"
           "    TypeError: proto is no PagedCacheProto.");
 }
 
@@ -232,7 +236,8 @@ void BindOperations(Class& cls) {
          "    CodedError: `cache.shape`, `cache.dtype`, `cache.device`, `cache.too_large`;\n"
          "        `cache.overflow` where a finite number becomes infinite in the policy's type; "
          "the\n"
-         "        path names the argument.\n"
+         "        path names the argument. On a side that the policy encodes `quant.not_finite`,\n"
+         "        `quant.width`, `quant.overflow` for what the format cannot hold.\n"
          "    TypeError: no array.")
       .def("truncate", &PagedCache::Truncate, "end"_a,
            "The tokens before position `end`, which lies in [start, end]. O(log pages).\n\n"
@@ -265,9 +270,55 @@ void BindOperations(Class& cls) {
           "Raises:\n"
           "    CodedError: `cache.batch_index` outside [0, batch), or no index at all.")
       .def("repage", &PagedCache::Repage, "page_size"_a, NoGil(),
-           "The same tokens in pages of another size. Pages that have it are shared. O(tokens).\n\n"
+           "The same tokens in pages of another size, as if they were appended to an empty cache:\n"
+           "encoded pages are decoded, and encoded again if the policy says so. Pages that have "
+           "the\n"
+           "size are shared. O(tokens).\n\n"
            "Raises:\n"
            "    CodedError: `cache.page_size`.")
+      .def(
+          "quantize",
+          [](const PagedCache& self, nb::handle policy,
+             const std::optional<std::vector<int64_t>>& pages) {
+            const CachePolicy formats = ToPolicyOrFormat(policy);
+            const nb::gil_scoped_release others;
+            return pages ? self.QuantizePages(*pages, formats) : self.Quantize(formats);
+          },
+          "policy"_a, "pages"_a = nb::none(),
+          nb::sig("def quantize(self, policy: CachePolicy | PageFormat | str, "
+                  "pages: collections.abc.Sequence[int] | None = None) -> PagedCache"),
+          "The same tokens as if they had been appended under a policy, in the pages of this "
+          "cache:\n"
+          "the first and last tokens that it keeps dense, and a partial last page, stay so. Pages "
+          "in\n"
+          "the policy's formats are shared, pages in other encoded formats decoded first. "
+          "O(tokens).\n\n"
+          "Args:\n"
+          "    policy: a policy or its text, or one format for keys and values.\n"
+          "    pages: indices of pages; exactly these are stored in the policy's formats, and the\n"
+          "        result keeps the policy of this cache.\n\n"
+          "Raises:\n"
+          "    CodedError: as append(); `cache.page_index` for an index outside or given twice;\n"
+          "        `quant.unknown_layout` for pages whose values are not known.")
+      .def(
+          "dequantize",
+          [](const PagedCache& self, nb::handle dtype,
+             const std::optional<std::vector<int64_t>>& pages) {
+            const DType type = ToDType(dtype).value_or(DType::kFloat32);
+            const nb::gil_scoped_release others;
+            return pages ? self.DequantizePages(*pages, type) : self.Dequantize(type);
+          },
+          "dtype"_a = "float32", "pages"_a = nb::none(),
+          nb::sig("def dequantize(self, dtype: numpy.typing.DTypeLike = 'float32', "
+                  "pages: collections.abc.Sequence[int] | None = None) -> PagedCache"),
+          "The same tokens with encoded pages as plain numbers, and no policy. Dense pages are\n"
+          "shared. O(tokens).\n\n"
+          "Args:\n"
+          "    dtype: as that of key_array().\n"
+          "    pages: indices of pages; exactly these are decoded, and the policy stays.\n\n"
+          "Raises:\n"
+          "    CodedError: `cache.dtype`, `cache.page_index`, `cache.overflow`,\n"
+          "        `quant.unknown_layout`.")
       .def(
           "compare",
           [](const PagedCache& self, const PagedCache& other) {

@@ -41,8 +41,9 @@ class MessageArgument {
 
 PagedCache CacheFromMessage(nb::handle proto, nb::handle model, int64_t page_size) {
   const MessageArgument<PagedCacheProto> source(proto, "proto");
-  if (!model.is_none()) const MessageArgument<ModelProto> checked(model, "model");
-  return CacheFromProto(source.message(), page_size);
+  if (model.is_none()) return CacheFromProto(source.message(), page_size);
+  const MessageArgument<ModelProto> container(model, "model");
+  return CacheFromProto(source.message(), page_size, "", CachePolicy(), &container.message());
 }
 
 nb::object CacheToMessage(const PagedCache& cache, const std::string& name) {

@@ -72,18 +72,100 @@ int64_t Index(const Pages& pages, nb::handle value, Py_ssize_t start, Py_ssize_t
   throw nb::value_error("the value is not among the pages");
 }
 
+// `flat` bytes seen as elements of a type of numpy or ml_dtypes.
+nb::object ViewAs(const nb::object& flat, const std::string& name) {
+  const char* module = name == "bfloat16" ? "ml_dtypes" : "numpy";
+  return flat.attr("view")(nb::module_::import_(module).attr(name.c_str()));
+}
+
+// The visible rows of an array whose third dim is the capacity.
+nb::object Visible(const PayloadOfPage& self, const nb::object& rows) {
+  const nb::object all = nb::slice(nb::none(), nb::none(), nb::none());
+  return rows[nb::make_tuple(all, all,
+                             nb::slice(nb::none(), nb::int_(self.placed.length), nb::none()))];
+}
+
+nb::object CodeArray(const PayloadOfPage& self) {
+  const auto* encoded = std::get_if<EncodedPayload>(&self.payload());
+  if (encoded == nullptr) return nb::none();
+  const nb::object flat = ByteArray(encoded->codes);
+  const auto& dims = encoded->dims;
+  if (const AffineLayout* affine = encoded->affine()) {
+    if (CodeBits(affine->code_type) != 8) return flat;
+    return Visible(self, ViewAs(flat, std::string(Name(affine->code_type)))
+                             .attr("reshape")(dims[0], dims[1], dims[2], dims[3]));
+  }
+  if (const auto* records = std::get_if<RecordLayout>(&encoded->layout)) {
+    return Visible(self, flat.attr("reshape")(dims[0], dims[1], dims[2], dims[3] / kRecordValues,
+                                              RecordSize(records->type)));
+  }
+  return flat;
+}
+
+// One element for each cell.
+nb::object CellArray(const EncodedPayload& payload, const SharedBytes& bytes,
+                     const std::string& type) {
+  const AffineLayout& layout = *payload.affine();
+  const auto counts = CellCounts(layout, payload.dims);
+  nb::tuple shape = nb::make_tuple(counts[0], counts[1], counts[2], counts[3]);
+  if (layout.shape == AffineLayout::Shape::kScalar) shape = nb::make_tuple();
+  if (layout.shape == AffineLayout::Shape::kAxis) shape = nb::make_tuple(counts[layout.axis]);
+  return ViewAs(ByteArray(bytes), type).attr("reshape")(shape);
+}
+
+nb::object ScaleArray(const PayloadOfPage& self) {
+  const auto* encoded = std::get_if<EncodedPayload>(&self.payload());
+  if (encoded == nullptr || encoded->affine() == nullptr) return nb::none();
+  return CellArray(*encoded, encoded->scales, std::string(Name(encoded->affine()->scale_type)));
+}
+
+nb::object ZeroPointArray(const PayloadOfPage& self) {
+  const auto* encoded = std::get_if<EncodedPayload>(&self.payload());
+  if (encoded == nullptr || encoded->zero_points.size == 0) return nb::none();
+  const PageType type = encoded->affine()->code_type;
+  if (CodeBits(type) != 8) return ByteArray(encoded->zero_points);
+  return CellArray(*encoded, encoded->zero_points, std::string(Name(type)));
+}
+
 void BindPayload(nb::module_& m) {
   nb::class_<PayloadOfPage>(m, "PagePayload", "The keys or the values of a page.")
       .def_prop_ro(
           "format",
-          [](const PayloadOfPage& self) { return PageFormat::Dense(*DenseDType(self.payload())); },
-          "How the numbers are stored.")
+          [](const PayloadOfPage& self) {
+            const auto format = FormatOf(self.payload());
+            return format ? nb::cast(*format) : nb::cast(FormatText(self.placed, self.side));
+          },
+          nb::sig("def format(self) -> PageFormat | str"),
+          "How the numbers are stored; in words where no PageFormat says it.")
       .def_prop_ro(
           "array", [](const PayloadOfPage& self) { return PageArray(self.placed, self.side); },
           nb::sig("def array(self) -> numpy.typing.NDArray[typing.Any]"),
           "The rows [batch, heads, end - start, width] in the dtype that format names: a "
           "read-only\n"
-          "view without a copy, valid as long as it is held. O(1).")
+          "view without a copy, valid as long as it is held. O(1).\n\n"
+          "Raises:\n"
+          "    CodedError: `cache.encoded` where the numbers are codes.")
+      .def_prop_ro(
+          "codes", &CodeArray,
+          nb::sig("def codes(self) -> numpy.typing.NDArray[typing.Any] | None"),
+          "The codes, a read-only view without a copy: of 8 bits as [batch, heads, end - start,\n"
+          "width], of 4 and 2 bits as the packed bytes of the whole payload (low bits first), "
+          "records\n"
+          "of llama.cpp as bytes [batch, heads, end - start, records, bytes], other layouts as "
+          "bytes.\n"
+          "None where the numbers are dense. O(1).")
+      .def_prop_ro(
+          "scales", &ScaleArray,
+          nb::sig("def scales(self) -> numpy.typing.NDArray[typing.Any] | None"),
+          "The scales of codes, a read-only view without a copy in the shape of the message's "
+          "scale:\n"
+          "[], [n], or rank 4 with the number of blocks on the axis. None without codes. O(1).")
+      .def_prop_ro(
+          "zero_points", &ZeroPointArray,
+          nb::sig("def zero_points(self) -> numpy.typing.NDArray[typing.Any] | None"),
+          "The zero points in the shape of scales, of 4 and 2 bits as packed bytes. None where "
+          "all\n"
+          "are 0. O(1).")
       .def_prop_ro(
           "nbytes", [](const PayloadOfPage& self) { return PayloadSize(self.payload()); },
           "Bytes of all rows of the capacity.")
@@ -136,7 +218,9 @@ void BindPage(nb::module_& m) {
 }  // namespace
 
 std::string FormatText(const PlacedPage& placed, Side side) {
-  return std::string(Name(*DenseDType(placed.page->payload(side))));
+  const PagePayload& payload = placed.page->payload(side);
+  if (const auto* encoded = std::get_if<EncodedPayload>(&payload)) return Describe(*encoded);
+  return std::string(Name(std::get<DensePayload>(payload).dtype));
 }
 
 void BindPages(nb::module_& m) {

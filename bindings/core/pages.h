@@ -20,7 +20,7 @@ struct PayloadOfPage {
   const PagePayload& payload() const { return placed.page->payload(side); }
 };
 
-// "float32".
+// "float32", or the layout in words.
 std::string FormatText(const PlacedPage& placed, Side side);
 
 }  // namespace onnx_light::python

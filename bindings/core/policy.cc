@@ -224,6 +224,15 @@ CachePolicy ToPolicy(nb::handle policy) {
                            .c_str());
 }
 
+CachePolicy ToPolicyOrFormat(nb::handle policy) {
+  if (nb::isinstance<CachePolicy>(policy) || nb::isinstance<nb::str>(policy)) {
+    return ToPolicy(policy);
+  }
+  CachePolicy formats;
+  formats.key = formats.value = ToPageFormat(policy, "policy");
+  return formats;
+}
+
 nb::object PolicyObject(const CachePolicy& policy) {
   return policy == CachePolicy() ? nb::none() : nb::cast(policy);
 }

@@ -15,6 +15,9 @@ PageFormat ToPageFormat(nanobind::handle format, const char* path);
 // `quant.policy` or `quant.format`, TypeError for anything else.
 CachePolicy ToPolicy(nanobind::handle policy);
 
+// The same, or a PageFormat or dtype for both sides.
+CachePolicy ToPolicyOrFormat(nanobind::handle policy);
+
 // None where the policy keeps what is appended.
 nanobind::object PolicyObject(const CachePolicy& policy);
 

@@ -121,11 +121,12 @@ class ONNX_LIGHT_EXPORT PagedCache {
 
   // This cache and then the given tokens, [batch, heads, tokens, width] with any strides, copied
   // once, bit for bit unless the policy names another dtype: float8 saturates then, and a finite
-  // number that would become infinite is `cache.overflow`. Key and value have equal batch, heads
-  // and tokens; zero tokens are fine. A dtype other than that of the last page, on either side,
-  // begins a new page. O(n + page size log P) at worst; one token that the open page has room for
-  // costs its rows and no allocation. Of several appends to one value the first grows its open page
-  // in place, the others copy that page.
+  // number that would become infinite is `cache.overflow`. On a side that the policy encodes,
+  // `quant.not_finite`, `quant.width` and `quant.overflow` for what its format cannot hold. Key and
+  // value have equal batch, heads and tokens; zero tokens are fine. A dtype other than that of the
+  // last page, on either side, begins a new page. O(n + page size log P) at worst; one token that
+  // the open page has room for costs its rows and no allocation. Of several appends to one value
+  // the first grows its open page in place, the others copy that page.
   PagedCache Append(const ArrayView& key, const ArrayView& value) const;
 
   // The tokens before position `end`, which lies in [start(), end()]. O(log P).
@@ -137,7 +138,8 @@ class ONNX_LIGHT_EXPORT PagedCache {
   PagedCache DropBefore(int64_t position) const;
 
   // Exactly the tokens [start, end), which keep their positions. A first page that is cut inside
-  // becomes a dense copy of its rest. O(log P + page).
+  // becomes a dense copy of its rest (`quant.unknown_layout` where its values are not known). O(log
+  // P + page).
   PagedCache Slice(int64_t start, int64_t end) const;
 
   // This cache and then the other's tokens, renumbered to follow. A partial last page of this cache
@@ -148,8 +150,25 @@ class ONNX_LIGHT_EXPORT PagedCache {
   // indices are 0, 1, ..., batch() - 1. O(T).
   PagedCache Gather(std::span<const int64_t> batch_indices) const;
 
-  // The same tokens in pages of another size. Pages that fit already are shared. O(T).
+  // The same tokens in pages of another size, as if they were appended to an empty cache: encoded
+  // pages are decoded, and encoded again if the policy says so. Pages that fit already are shared.
+  // O(T).
   PagedCache Repage(int64_t page_size) const;
+
+  // The same tokens as if they had been appended under `policy`, which the result has, but in the
+  // pages of this cache: the first and last tokens that it keeps dense, and a partial last page,
+  // stay so. What is encoded in the policy's format stays as it is, in another is decoded first.
+  // Errors as Append(), and `quant.unknown_layout`. O(T).
+  PagedCache Quantize(const CachePolicy& policy) const;
+
+  // Exactly these pages, whatever their positions, in the formats of `policy`; the result keeps the
+  // policy of this cache. `cache.page_index` for an index outside or given twice. O(T).
+  PagedCache QuantizePages(std::span<const int64_t> indices, const CachePolicy& policy) const;
+
+  // Encoded pages as plain numbers: all of them, and without a policy, or these. `cache.overflow`
+  // where a finite number would become infinite; `quant.unknown_layout`. O(T).
+  PagedCache Dequantize(DType dtype = DType::kFloat32) const;
+  PagedCache DequantizePages(std::span<const int64_t> indices, DType dtype = DType::kFloat32) const;
 
   int64_t start() const { return start_; }
   int64_t end() const { return end_; }
@@ -177,7 +196,8 @@ class ONNX_LIGHT_EXPORT PagedCache {
 
   // Writes keys or values as [batch, heads, length(), width] in C order. A conversion rounds to
   // nearest even; too large becomes infinite (NaN in float8_e4m3fn); the same dtype keeps all bits.
-  // `size` is the size of the target in bytes; any other than the array's is `cache.shape`. O(T).
+  // `size` is the size of the target in bytes; any other than the array's is `cache.shape`. Codes
+  // are decoded in float; `quant.unknown_layout` where their layout is unknown. O(T).
   void ToArray(Side side, DType dtype, void* target, uint64_t size) const;
 
   // Equal start, page borders, formats, and bits of the visible rows. Page size, policy and
@@ -201,6 +221,9 @@ class ONNX_LIGHT_EXPORT PagedCache {
   bool OpenPageTakes(DType key_dtype, DType value_dtype) const;
   void AddPage(const PlacedPage& page);
   void FinishOpenPage();
+  void EncodePages(int64_t from, int64_t to);
+  template <typename F>
+  PagedCache Recoded(F recode) const;
   void ForgetShapeIfEmpty();
   PlacedPage GatherPage(const PlacedPage& placed, std::span<const int64_t> batch_indices) const;
 

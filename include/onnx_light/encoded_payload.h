@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <variant>
 
 #include "onnx_light/bytes.h"
@@ -82,5 +83,13 @@ ONNX_LIGHT_EXPORT std::array<int64_t, 4> CellCounts(const AffineLayout& layout,
 
 // The format of a policy that stores payloads this way; nothing for layouts that no policy makes.
 ONNX_LIGHT_EXPORT std::optional<PageFormat> FormatOf(const EncodedPayload& payload);
+
+// The same in words for any layout: "int8/channel", "uint8/blocks of 5 along axis 0/float32",
+// "other.layout".
+ONNX_LIGHT_EXPORT std::string Describe(const EncodedPayload& payload);
+
+// Whether the payload is what encoding in this format gives: groups longer than the page or the
+// width end there, and scales may be FLOAT where the format's type cannot hold them.
+ONNX_LIGHT_EXPORT bool HasFormat(const EncodedPayload& payload, const PageFormat& format);
 
 }  // namespace onnx_light

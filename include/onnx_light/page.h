@@ -11,6 +11,7 @@
 
 #include "onnx_light/bytes.h"
 #include "onnx_light/dtype.h"
+#include "onnx_light/encoded_payload.h"
 #include "onnx_light/export.h"
 
 namespace onnx_light {
@@ -38,7 +39,7 @@ struct DensePayload {
 };
 
 // The keys or the values of a page, each in the form it chose for itself.
-using PagePayload = std::variant<DensePayload>;
+using PagePayload = std::variant<DensePayload, EncodedPayload>;
 
 // The dtype of a dense payload; nothing where it is encoded.
 inline std::optional<DType> DenseDType(const PagePayload& payload) {
@@ -46,7 +47,10 @@ inline std::optional<DType> DenseDType(const PagePayload& payload) {
   return dense != nullptr ? std::optional(dense->dtype) : std::nullopt;
 }
 
-// Bytes of the whole payload, every row of its capacity.
+// Where a payload has the form of a PageFormat, that; nothing for encodings that no policy makes.
+ONNX_LIGHT_EXPORT std::optional<PageFormat> FormatOf(const PagePayload& payload);
+
+// The bytes of the whole payload, every row of its capacity, scales and the like included.
 ONNX_LIGHT_EXPORT int64_t PayloadSize(const PagePayload& payload);
 
 // A 64-bit checksum that is computed at most a few times and then kept. It covers a page as a
@@ -80,6 +84,8 @@ class ChecksumSlot {
 // The storage of a page. It does not know its place: where its rows stand, and how many of them
 // count, is said by the PlacedPage that refers to it, so pages are shared whatever happens to the
 // cache around them. Rows that some PlacedPage covers never change.
+class EncodedForm;  // src/cache/encoded_form.h
+
 class ONNX_LIGHT_EXPORT Page {
   // What Borrow() and OpenPage hand to the constructor, and nobody else can.
   class Maker {
@@ -90,8 +96,9 @@ class ONNX_LIGHT_EXPORT Page {
 
  public:
   // A page of finished payloads that lie anywhere: a message, a mapped file. It never grows.
-  // ValueError where a dim or the capacity is not positive (`cache.shape`) or a payload does not
-  // have the size that follows (`cache.payload_size`); `path` says where, "blocks[3]".
+  // ValueError where a dim or the capacity is not positive, or an encoded payload has other dims
+  // (`cache.shape`), or a dense one does not have the size that follows (`cache.payload_size`);
+  // `path` says where, "blocks[3]". REQUIRES: the parts of an encoded payload fit each other.
   static std::shared_ptr<const Page> Borrow(const CacheShape& shape, int64_t capacity,
                                             PagePayload key, PagePayload value,
                                             const std::string& path);
@@ -110,6 +117,10 @@ class ONNX_LIGHT_EXPORT Page {
   // For finished pages; see ChecksumSlot. Not part of the page's value.
   ChecksumSlot& checksum() const { return checksum_; }
 
+  // Where the encoded form of a page that waits to be encoded is kept; null for pages that were not
+  // made by an append. Not part of the page's value.
+  EncodedForm* encoded_form() const { return encoded_form_.get(); }
+
  private:
   friend class OpenPage;  // src/cache/open_page.h: makes pages that grow, and grows them
 
@@ -123,6 +134,7 @@ class ONNX_LIGHT_EXPORT Page {
   // the page does not grow.
   mutable std::atomic<int64_t> committed_;
   mutable ChecksumSlot checksum_;
+  std::shared_ptr<EncodedForm> encoded_form_;
 };
 
 // The first `length` rows of a page as the positions [start, start + length) of a cache. Rows from

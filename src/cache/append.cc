@@ -9,6 +9,7 @@
 #include "cache/stored_rows.h"
 #include "onnx_light/cache.h"
 #include "onnx_light/errors.h"
+#include "quant/encode.h"
 
 namespace onnx_light {
 namespace {
@@ -45,6 +46,11 @@ void CheckContinues(const CacheShape& shape, const ArrayView& array, Side side) 
                        ", tokens, " + std::to_string(width) + "]");
 }
 
+// What the policy encodes must be encodable when it is appended, not only when its page is full.
+void CheckStorable(const ArrayView& rows, const std::optional<PageFormat>& format, Side side) {
+  if (format && !format->is_dense()) CheckEncodable(rows, *format, Name(side));
+}
+
 }  // namespace
 
 PagedCache PagedCache::FromArrays(const ArrayView& key, const ArrayView& value, int64_t page_size,
@@ -71,6 +77,8 @@ PagedCache PagedCache::Append(const ArrayView& key, const ArrayView& value) cons
   }
   PagedCache present = *this;
   if (key.tokens() != 0) {
+    CheckStorable(key, policy_.key, Side::kKey);
+    CheckStorable(value, policy_.value, Side::kValue);
     present.shape_ = {key.batch(), key.heads(), key.width(), value.width()};
     present.Extend(
         StoredRows(key, OpenDType(policy_, Side::kKey, key.dtype), Side::kKey).view(),
@@ -86,8 +94,10 @@ void PagedCache::Extend(const ArrayView& key, const ArrayView& value) {
   int64_t done = 0;
   while (done < key.tokens()) {
     const int64_t left = key.tokens() - done;
+    const int64_t end_before = end_;
     done += FillOpenPage(key.Tokens(done, left), value.Tokens(done, left));
     if (open_.length >= page_size_) FinishOpenPage();
+    EncodePages(end_before - policy_.recent_tokens, end_ - policy_.recent_tokens);
   }
 }
 

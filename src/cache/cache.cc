@@ -1,6 +1,7 @@
 #include "onnx_light/cache.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/math.h"
@@ -8,6 +9,7 @@
 #include "cache/payload.h"
 #include "cache/sizes.h"
 #include "onnx_light/errors.h"
+#include "quant/encoded_rows.h"
 
 namespace onnx_light {
 namespace {
@@ -16,14 +18,6 @@ void CheckPageSize(int64_t page_size) {
   if (page_size > 0) return;
   throw ValueError("cache.page_size", "page_size",
                    std::to_string(page_size) + " tokens, a page holds at least 1");
-}
-
-void CheckSupported(const CachePolicy& policy) {
-  for (const auto& format : {policy.key, policy.value}) {
-    if (!format || format->is_dense()) continue;
-    throw ValueError("cache.unsupported", "policy",
-                     format->Text() + ": pages of codes are not supported yet, only dense ones");
-  }
 }
 
 void CheckPosition(int64_t position, int64_t least, int64_t most, const char* name) {
@@ -83,7 +77,8 @@ PlacedPage Shifted(const PlacedPage& placed, int64_t by) {
 // A dense copy of the rows from position `start` on.
 PlacedPage CopyFrom(const PlacedPage& placed, int64_t start) {
   const int64_t first = start - placed.start, count = placed.length - first;
-  const ArrayView key = DenseRows(placed, Side::kKey), value = DenseRows(placed, Side::kValue);
+  const VisibleRows keys(placed, Side::kKey), values(placed, Side::kValue);
+  const ArrayView &key = keys.view(), &value = values.view();
   auto page = OpenPage::Make(placed.page->shape(), count, key.dtype, value.dtype, count);
   OpenPage::Write(*page, Side::kKey, 0, 0, key.Tokens(first, count));
   OpenPage::Write(*page, Side::kValue, 0, 0, value.Tokens(first, count));
@@ -96,13 +91,28 @@ void WriteBatch(const Page& page, Side side, int64_t batch, ArrayView rows, int6
   OpenPage::Write(page, side, batch, 0, rows);
 }
 
+// A side of a page whose keys or values are encoded, all rows of its capacity.
+PagePayload GatherSide(const PlacedPage& placed, Side side,
+                       std::span<const int64_t> batch_indices) {
+  const PagePayload& payload = placed.page->payload(side);
+  if (const auto* encoded = std::get_if<EncodedPayload>(&payload)) {
+    return GatherBatch(*encoded, batch_indices);
+  }
+  const SharedBytes rows = DenseBytes(placed, side, placed.page->capacity());
+  const uint64_t size = rows.size / placed.page->shape().batch;
+  BufferRef gathered = BufferRef::Allocate(size * batch_indices.size());
+  for (size_t i = 0; i < batch_indices.size(); ++i) {
+    std::memcpy(gathered.mutable_data() + i * size, rows.data + batch_indices[i] * size, size);
+  }
+  return DensePayload{std::get<DensePayload>(payload).dtype, SharedBytes(std::move(gathered))};
+}
+
 }  // namespace
 
 PagedCache::PagedCache(int64_t page_size, const CachePolicy& policy)
     : page_size_(page_size), policy_(policy) {
   CheckPageSize(page_size);
   policy.Validate();
-  CheckSupported(policy);
 }
 
 // Of this page size and policy.
@@ -229,6 +239,12 @@ PagedCache PagedCache::Gather(std::span<const int64_t> batch_indices) const {
 // The copy of an open page leaves room for the tokens that follow.
 PlacedPage PagedCache::GatherPage(const PlacedPage& placed,
                                   std::span<const int64_t> batch_indices) const {
+  if (!DenseDType(placed.page->key()) || !DenseDType(placed.page->value())) {
+    const int64_t capacity = placed.page->capacity();
+    return {placed.start, placed.length,
+            Page::Borrow(shape_, capacity, GatherSide(placed, Side::kKey, batch_indices),
+                         GatherSide(placed, Side::kValue, batch_indices), "")};
+  }
   const ArrayView key = DenseRows(placed, Side::kKey), value = DenseRows(placed, Side::kValue);
   const int64_t capacity = placed.length < page_size_ && placed.end() == end_
                                ? GrownCapacity(placed.length, page_size_)
@@ -252,7 +268,7 @@ PagedCache PagedCache::Repage(int64_t page_size) const {
 // Shares the page if it has the size of a page here, and copies its rows else.
 void PagedCache::AddPage(const PlacedPage& placed) {
   if (open_.page != nullptr || placed.length != page_size_) {
-    Extend(DenseRows(placed, Side::kKey), DenseRows(placed, Side::kValue));
+    Extend(VisibleRows(placed, Side::kKey).view(), VisibleRows(placed, Side::kValue).view());
     return;
   }
   finished_ = finished_.PushBack(placed);

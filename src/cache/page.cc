@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cache/encoded_form.h"
 #include "cache/open_page.h"
 #include "cache/payload.h"
 #include "cache/sizes.h"
@@ -19,12 +20,17 @@ void CheckPositive(int64_t value, const char* what, const std::string& path) {
 void CheckSize(const CacheShape& shape, int64_t capacity, Side side, const PagePayload& payload,
                const std::string& path) {
   const std::string where = (path.empty() ? "" : path + ".") + Name(side);
+  const std::array<int64_t, 4> dims{shape.batch, shape.heads, capacity, shape.width(side)};
+  if (const auto* encoded = std::get_if<EncodedPayload>(&payload)) {
+    if (encoded->dims == dims) return;
+    throw ValueError("cache.shape", where,
+                     "shape " + ShapeText(encoded->dims) + ", must be " + ShapeText(dims));
+  }
   const auto& dense = std::get<DensePayload>(payload);
   const int64_t expected = DenseSize(shape, side, capacity, dense.dtype, where);
   if (dense.bytes.size == static_cast<uint64_t>(expected)) return;
   throw ValueError("cache.payload_size", where,
-                   std::to_string(dense.bytes.size) + " bytes, " +
-                       ShapeText({shape.batch, shape.heads, capacity, shape.width(side)}) + " " +
+                   std::to_string(dense.bytes.size) + " bytes, " + ShapeText(dims) + " " +
                        std::string(Name(dense.dtype)) + " takes " + std::to_string(expected));
 }
 
@@ -63,6 +69,7 @@ std::shared_ptr<const Page> OpenPage::Make(const CacheShape& shape, int64_t capa
                                      DensePayload{value_dtype, SharedBytes(std::move(value))});
   page->key_rows_ = key_rows;
   page->value_rows_ = value_rows;
+  page->encoded_form_ = std::make_shared<EncodedForm>();
   return page;
 }
 

@@ -9,6 +9,8 @@
 #include "base/math.h"
 #include "cache/sizes.h"
 #include "onnx_light/errors.h"
+#include "quant/decode.h"
+#include "quant/encoded_rows.h"
 
 namespace onnx_light {
 namespace {
@@ -98,14 +100,24 @@ int64_t DenseSize(const CacheShape& shape, Side side, int64_t capacity, DType dt
   return *size;
 }
 
+std::optional<PageFormat> FormatOf(const PagePayload& payload) {
+  if (const auto* encoded = std::get_if<EncodedPayload>(&payload)) return FormatOf(*encoded);
+  return PageFormat::Dense(std::get<DensePayload>(payload).dtype);
+}
+
 int64_t PayloadSize(const PagePayload& payload) {
+  if (const auto* encoded = std::get_if<EncodedPayload>(&payload)) {
+    return static_cast<int64_t>(encoded->nbytes());
+  }
   return static_cast<int64_t>(std::get<DensePayload>(payload).bytes.size);
 }
 
 double VisibleBits(const PlacedPage& placed, Side side) {
-  const auto& payload = std::get<DensePayload>(placed.page->payload(side));
+  const PagePayload& payload = placed.page->payload(side);
+  const auto* dense = std::get_if<DensePayload>(&payload);
+  if (dense == nullptr) return 8.0 * static_cast<double>(PayloadSize(payload));
   const CacheShape& shape = placed.page->shape();
-  return 8.0 * DenseSize(shape, side, placed.length, payload.dtype, Name(side));
+  return 8.0 * static_cast<double>(DenseSize(shape, side, placed.length, dense->dtype, Name(side)));
 }
 
 ArrayView DenseRows(const PlacedPage& placed, Side side) {
@@ -118,6 +130,45 @@ ArrayView DenseRows(const PlacedPage& placed, Side side) {
           payload.dtype,
           {shape.batch, shape.heads, placed.length, width},
           {shape.heads * head, head, width * item, item}};
+}
+
+VisibleRows::VisibleRows(const PlacedPage& placed, Side side) {
+  const Page& page = *placed.page;
+  if (std::holds_alternative<DensePayload>(page.payload(side))) {
+    view_ = DenseRows(placed, side);
+    return;
+  }
+  CheckReadable(placed, side);
+  const CacheShape& shape = page.shape();
+  view_ = ContiguousView(nullptr, DType::kFloat32,
+                         {shape.batch, shape.heads, placed.length, shape.width(side)});
+  buffer_ = BufferRef::Allocate(shape.batch * view_.strides[0]);
+  view_.data = buffer_.data();
+  std::byte* target = buffer_.mutable_data();
+  for (int64_t batch = 0; batch < shape.batch; ++batch) {
+    for (int64_t head = 0; head < shape.heads; ++head, target += view_.strides[1]) {
+      ReadRows(placed, side, batch, head, 0, placed.length, DType::kFloat32, target);
+    }
+  }
+}
+
+SharedBytes DenseBytes(const PlacedPage& placed, Side side, int64_t capacity) {
+  const Page& page = *placed.page;
+  const auto& payload = std::get<DensePayload>(page.payload(side));
+  if (placed.length == page.capacity() && capacity == placed.length) return payload.bytes;
+  BufferRef buffer =
+      BufferRef::Allocate(DenseSize(page.shape(), side, capacity, payload.dtype, Name(side)));
+  if (capacity != placed.length) {
+    std::memset(buffer.mutable_data(), 0, static_cast<size_t>(buffer.size()));
+  }
+  CopyTokens(DenseRows(placed, side), buffer.mutable_data(), capacity);
+  return SharedBytes(std::move(buffer));
+}
+
+int64_t WrittenCapacity(const PlacedPage& placed) {
+  const Page& page = *placed.page;
+  const bool is_dense = DenseDType(page.key()) && DenseDType(page.value());
+  return is_dense ? placed.length : page.capacity();
 }
 
 void CopyTokens(const ArrayView& source, std::byte* target, int64_t capacity) {
@@ -134,12 +185,26 @@ void CopyTokens(const ArrayView& source, std::byte* target, int64_t capacity) {
 
 void ReadRows(const PlacedPage& placed, Side side, int64_t batch, int64_t head, int64_t first,
               int64_t count, DType dtype, void* target) {
+  if (const auto* encoded = std::get_if<EncodedPayload>(&placed.page->payload(side))) {
+    DecodeRows(*encoded, batch, head, first, count, dtype, target);
+    return;
+  }
   const auto& payload = std::get<DensePayload>(placed.page->payload(side));
   const std::byte* rows = RowData(placed, payload, side, batch, head, first);
   ConvertElements(payload.dtype, rows, dtype, target, count * placed.page->shape().width(side));
 }
 
+void CheckReadable(const PlacedPage& placed, Side side) {
+  const auto* encoded = std::get_if<EncodedPayload>(&placed.page->payload(side));
+  if (encoded != nullptr) CheckDecodable(*encoded, Name(side));
+}
+
 bool EqualRows(const PlacedPage& a, const PlacedPage& b, Side side) {
+  const PagePayload &first = a.page->payload(side), &second = b.page->payload(side);
+  if (first.index() != second.index()) return false;
+  if (const auto* encoded = std::get_if<EncodedPayload>(&first)) {
+    return EqualEncodedRows(*encoded, std::get<EncodedPayload>(second), a.length);
+  }
   const auto& left = std::get<DensePayload>(a.page->payload(side));
   const auto& right = std::get<DensePayload>(b.page->payload(side));
   if (left.dtype != right.dtype) return false;

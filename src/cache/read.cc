@@ -108,6 +108,7 @@ void PagedCache::ToArray(Side side, DType dtype, void* target, uint64_t size) co
                          ShapeText({shape_.batch, shape_.heads, length(), shape_.width(side)}) +
                          " " + std::string(Name(dtype)) + " takes " + std::to_string(expected));
   }
+  for (const PlacedPage& placed : pages()) CheckReadable(placed, side);
   const int64_t row = shape_.width(side) * ElementSize(dtype);
   for (const PlacedPage& placed : pages()) {
     auto* rows = static_cast<std::byte*>(target) + (placed.start - start_) * row;
@@ -142,6 +143,11 @@ std::vector<PageError> PagedCache::Compare(const PagedCache& other) const {
   if (start_ != other.start_ || end_ != other.end_ || shape_ != other.shape_) {
     throw ValueError("cache.mismatch", "other",
                      RangeText(other) + ", but this cache has " + RangeText(*this));
+  }
+  for (const PagedCache* cache : {this, &other}) {
+    for (const PlacedPage& placed : cache->pages()) {
+      for (Side side : kSides) CheckReadable(placed, side);
+    }
   }
   std::vector<PageError> errors;
   for (const PlacedPage& placed : pages()) {

@@ -1,6 +1,7 @@
 #include "onnx_light/encoded_payload.h"
 
 #include "base/math.h"
+#include "onnx_light/messages.h"
 
 namespace onnx_light {
 namespace {
@@ -47,6 +48,32 @@ std::optional<PageFormat> FormatOf(const EncodedPayload& payload) {
   const AffineLayout* affine = payload.affine();
   if (affine == nullptr) return std::nullopt;
   return AffineFormat(*affine, payload.zero_points.size != 0, payload.dims);
+}
+
+std::string Describe(const EncodedPayload& payload) {
+  if (const auto format = FormatOf(payload)) return format->Text();
+  if (const auto* unknown = std::get_if<UnknownLayout>(&payload.layout)) {
+    const std::string_view name = (**unknown->message).struct_type().name();
+    return name.empty() ? "a layout without a name" : std::string(name);
+  }
+  const AffineLayout& layout = *payload.affine();
+  std::string text = std::string(Name(layout.code_type)) + "/";
+  if (layout.shape == AffineLayout::Shape::kScalar) text += "tensor";
+  if (layout.shape == AffineLayout::Shape::kBlocked) {
+    text += "blocks of " + std::to_string(layout.block_size) + " along ";
+  }
+  if (layout.shape != AffineLayout::Shape::kScalar) text += "axis " + std::to_string(layout.axis);
+  text += "/" + std::string(Name(layout.scale_type));
+  return text + (payload.zero_points.size != 0 ? " with zero points" : " without zero points");
+}
+
+bool HasFormat(const EncodedPayload& payload, const PageFormat& format) {
+  const std::optional<PageFormat> own = FormatOf(payload);
+  if (!own || !own->is_affine() || !format.is_affine()) return own == format;
+  const int64_t most = format.scale() == ScaleKind::kChannel ? payload.dims[2] : payload.dims[3];
+  const int64_t group = format.group() < most ? format.group() : 0;
+  return own->type() == format.type() && own->scale() == format.scale() && own->group() == group &&
+         (own->scale_type() == format.scale_type() || own->scale_type() == DType::kFloat32);
 }
 
 }  // namespace onnx_light

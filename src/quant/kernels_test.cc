@@ -151,7 +151,9 @@ TEST(QuantKernels, TheSearchLowersTheErrorAndGivesEqualBits) {
         const double range =
             ErrorOf(plain.groups, lane, before.scale[lane], before.zero_point[lane]);
         const double best = ErrorOf(plain.groups, lane, plain.scale[lane], plain.zero_point[lane]);
-        if (!one_group) { EXPECT_LE(best, range * (1 + 1e-5)); }
+        if (!one_group) {
+          EXPECT_LE(best, range * (1 + 1e-5));
+        }
         by_range += range;
         found += best;
       }

@@ -40,6 +40,15 @@ void CheckEnd(const NamedCache& named, const NamedCache& first) {
                        ": all caches of a snapshot end at one position");
 }
 
+void CheckDense(const NamedCache& named) {
+  const PageRange pages = named.cache.pages();
+  for (const PlacedPage& placed : pages) {
+    if (DenseDType(placed.page->key()) && DenseDType(placed.page->value())) continue;
+    throw ValueError("snapshot.unsupported", named.name,
+                     "encoded pages cannot be saved yet: dequantize() the cache first");
+  }
+}
+
 std::string Shape(const TokenIds& tokens) {
   return "[" + (tokens.batch == 0 ? "" : std::to_string(tokens.batch) + ", ") +
          std::to_string(tokens.length) + "]";
@@ -121,6 +130,7 @@ void CheckContent(const SnapshotContent& content) {
   for (size_t i = 0; i < content.caches.size(); ++i) {
     CheckName(content.caches[i].name, i, names);
     CheckEnd(content.caches[i], content.caches.front());
+    CheckDense(content.caches[i]);
   }
   if (content.tokens) CheckTokens(*content.tokens, content);
   CheckKeys(content.identity, "identity", true);

@@ -359,12 +359,12 @@ BAD: dict[str, tuple[str, str, Change]] = {
         lambda p: p.blocks[1].value.segment.SetInParent(),
     ),
     "encoded key": (
-        "cache.unsupported",
+        "cache.missing",
         "blocks[1].encoded_key",
         lambda p: p.blocks[1].encoded_key.SetInParent(),
     ),
     "encoded value": (
-        "cache.unsupported",
+        "cache.missing",
         "blocks[1].encoded_value",
         lambda p: p.blocks[1].encoded_value.SetInParent(),
     ),

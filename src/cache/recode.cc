@@ -1,0 +1,86 @@
+#include "cache/recode.h"
+
+#include <cstring>
+#include <utility>
+
+#include "cache/payload.h"
+#include "cache/stored_rows.h"
+#include "quant/encode.h"
+
+namespace onnx_light {
+namespace {
+
+bool Stays(const PagePayload& payload, const std::optional<PageFormat>& format) {
+  if (!format) return true;
+  const auto* encoded = std::get_if<EncodedPayload>(&payload);
+  return encoded != nullptr ? HasFormat(*encoded, *format) : FormatOf(payload) == format;
+}
+
+// Rows in as many as a page has: the last one is repeated, which changes no range of values.
+class PaddedRows {
+ public:
+  PaddedRows(const ArrayView& rows, int64_t capacity) : view_(rows) {
+    if (rows.tokens() == capacity) return;
+    auto shape = rows.shape;
+    shape[2] = capacity;
+    view_ = ContiguousView(nullptr, rows.dtype, shape);
+    buffer_ = BufferRef::Allocate(shape[0] * view_.strides[0]);
+    view_.data = buffer_.data();
+    CopyTokens(rows, buffer_.mutable_data(), capacity);
+    const int64_t row = view_.strides[2];
+    for (int64_t i = 0; i < shape[0] * shape[1]; ++i) {
+      std::byte* head = buffer_.mutable_data() + i * view_.strides[1];
+      for (int64_t token = rows.tokens(); token < capacity; ++token) {
+        std::memcpy(head + token * row, head + (rows.tokens() - 1) * row, row);
+      }
+    }
+  }
+  const ArrayView& view() const { return view_; }
+
+ private:
+  BufferRef buffer_;
+  ArrayView view_;
+};
+
+SharedBytes DenseCopy(const ArrayView& rows, int64_t size) {
+  BufferRef buffer = BufferRef::Allocate(size);
+  CopyTokens(rows, buffer.mutable_data(), rows.tokens());
+  return SharedBytes(std::move(buffer));
+}
+
+PagePayload RecodeSide(const PlacedPage& placed, Side side, const std::optional<PageFormat>& format,
+                       int64_t capacity) {
+  const PagePayload& payload = placed.page->payload(side);
+  if (Stays(payload, format)) {
+    const auto* dense = std::get_if<DensePayload>(&payload);
+    if (dense == nullptr) return payload;
+    return DensePayload{dense->dtype, DenseBytes(placed, side, capacity)};
+  }
+  const VisibleRows visible(placed, side);
+  const PaddedRows rows(visible.view(), capacity);
+  if (const auto dtype = format->dtype()) {
+    const StoredRows stored(rows.view(), *dtype, side);
+    const int64_t size = DenseSize(placed.page->shape(), side, capacity, *dtype, Name(side));
+    return DensePayload{*dtype, DenseCopy(stored.view(), size)};
+  }
+  CheckEncodable(rows.view(), *format, Name(side));
+  return Encode(rows.view(), *format);
+}
+
+}  // namespace
+
+PlacedPage Recode(const PlacedPage& placed, const std::optional<PageFormat>& key,
+                  const std::optional<PageFormat>& value) {
+  const Page& page = *placed.page;
+  const bool key_stays = Stays(page.key(), key), value_stays = Stays(page.value(), value);
+  if (key_stays && value_stays) return placed;
+  // Encoded rows cannot be left out, so the other side has as many.
+  const bool keeps_rows =
+      (key_stays && !DenseDType(page.key())) || (value_stays && !DenseDType(page.value()));
+  const int64_t capacity = keeps_rows ? page.capacity() : placed.length;
+  return {placed.start, placed.length,
+          Page::Borrow(page.shape(), capacity, RecodeSide(placed, Side::kKey, key, capacity),
+                       RecodeSide(placed, Side::kValue, value, capacity), "")};
+}
+
+}  // namespace onnx_light
