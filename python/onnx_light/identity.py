@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from onnx_light.errors import CodedError
-
-if TYPE_CHECKING:
-    from onnx_light.onnx import GraphProto, ModelProto, TensorProto
 
 PREFIX = "onnx_light.identity."
 """What the metadata keys of a model's identity begin with, in models and snapshots."""
@@ -107,8 +103,8 @@ class ModelIdentity:
         """The identity of an ONNX model.
 
         What the model's metadata say under ``onnx_light.identity.`` holds, as of a converted
-        model. If `weights` is not among it, it is computed from the model's initializers and kept
-        in the user's cache folder.
+        model. If `weights` is not among it, it is computed from the model's tensors, also those in
+        other files, and kept in the user's cache folder.
 
         Raises:
             ParseError: the file is no model.
@@ -117,22 +113,19 @@ class ModelIdentity:
             OSError: a file cannot be read.
         """
         from onnx_light.models.cache_folder import kept_digests
-        from onnx_light.onnx import load_model
+        from onnx_light.onnx import FileLoadMode, ModelProto, ParseOptions
+        from onnx_light.weights_digest import data_files, weights_digest
 
-        model = load_model(path, load_external_data=False)
-        fields = {
-            entry.key.removeprefix(PREFIX): entry.value
-            for entry in model.metadata_props
-            if entry.key.startswith(PREFIX)
-        }
+        model = ModelProto()
+        model.ParseFromFile(path, ParseOptions(no_copy=True, file_load_mode=FileLoadMode.MMAP))
+        fields = identity_fields((entry.key, entry.value) for entry in model.metadata_props)
         if "weights" not in fields:
-            # Data in other files has dates of its own, which the kept digests do not know.
-            if _has_external_data(model):
-                fields["weights"] = _weights_digest(load_model(path))
-            else:
-                fields |= kept_digests(
-                    path, {"weights"}, lambda: {"weights": _weights_digest(model)}
-                )
+            folder = os.path.dirname(os.fspath(path))
+            fields |= kept_digests(
+                [path, *data_files(model, folder)],
+                {"weights"},
+                lambda: {"weights": weights_digest(model, folder)},
+            )
         return cls.from_metadata(fields)
 
     @classmethod
@@ -148,6 +141,11 @@ class ModelIdentity:
         from onnx_light.models.gguf_identity import gguf_identity
 
         return cls.from_metadata(gguf_identity(path))
+
+
+def identity_fields(metadata: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The fields of the identity among a model's metadata, as text by name."""
+    return {key.removeprefix(PREFIX): text for key, text in metadata if key.startswith(PREFIX)}
 
 
 def _check_field(name: str, value: object) -> None:
@@ -178,35 +176,3 @@ def _value(name: str, text: str) -> Any:
     except (TypeError, ValueError) as error:
         raise CodedError("identity.value", PREFIX + name, str(error)) from None
     return value
-
-
-def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    """All initializers with the names that say where they are."""
-    todo = [("", graph)]
-    while todo:
-        prefix, current = todo.pop()
-        for tensor in current.initializer:
-            yield prefix + tensor.name, tensor
-        for number, node in enumerate(current.node):
-            for attribute in node.attribute:
-                graphs = [attribute.g] if attribute.HasField("g") else []
-                for i, inner in enumerate([*graphs, *attribute.graphs]):
-                    todo.append((f"{prefix}{number}/{attribute.name}/{i}/", inner))
-
-
-def _has_external_data(model: ModelProto) -> bool:
-    return any(tensor.external_data for _, tensor in _tensors(model.graph))
-
-
-def _weights_digest(model: ModelProto) -> str:
-    """Over the lines ``name<tab>type<tab>d0,d1<tab>sha256 of the bytes``, sorted by name."""
-    from onnx_light.onnx import TensorProto, to_array
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(_tensors(model.graph), key=lambda item: item[0]):
-        data = tensor.payload("raw_data") if tensor.HasField("raw_data") else None
-        content = hashlib.sha256(to_array(tensor).tobytes() if data is None else data).hexdigest()
-        dims = ",".join(map(str, tensor.dims))
-        data_type = TensorProto.DataType.Name(tensor.data_type)
-        digest.update(f"{name}\t{data_type}\t{dims}\t{content}\n".encode())
-    return f"sha256:{digest.hexdigest()}"

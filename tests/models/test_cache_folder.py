@@ -77,7 +77,7 @@ class Compute:
 
 
 def digest(path: Path, compute: Compute) -> str:
-    return kept_digests(path, {"weights"}, compute)["weights"]
+    return kept_digests([path], {"weights"}, compute)["weights"]
 
 
 def test_digests_are_kept_by_size_time_and_inode(folder: Path, tmp_path: Path) -> None:

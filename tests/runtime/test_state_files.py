@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from decoder_models import FORMS, KV_HEADS, LAYERS, WIDTH, optimum, random_ids, standard, whole_run
 
 from onnx_light import ModelIdentity, PagedCache, snapshot
+from onnx_light.onnx import ModelProto
 from onnx_light.runtime import InferenceSession
 
 IDS = random_ids(1, 11, seed=5)
@@ -124,16 +127,114 @@ def test_identity_goes_along_and_is_checked(tmp_path: Path) -> None:
     other.load_state(path, expect=None)
     with pytest.raises(ValueError, match="architecture"):
         other.load_state(path, expect=ModelIdentity(architecture="another"))
-    # A model that says nothing is not compared.
-    session_of(standard()).load_state(path)
+    # A model that says nothing has its weights all the same.
+    with pytest.raises(ValueError, match="weights"):
+        session_of(standard()).load_state(path)
 
 
 def test_an_identity_that_cannot_be_read(tmp_path: Path) -> None:
-    for key, text in (("context", "many"), ("adapters", "{"), ("colour", "red")):
+    for key, text in (("context", "many"), ("adapters", "{")):
         session = session_of(standard(metadata={"onnx_light.identity." + key: text}))
-        with pytest.raises(ValueError, match=key if key != "colour" else "colour"):
+        with pytest.raises(ValueError, match=key):
             session.save_state(tmp_path / "s.kvcache")
     assert list(tmp_path.iterdir()) == []
+
+
+def in_every_form(
+    model: onnx.ModelProto, folder: Path
+) -> dict[str, Callable[[], InferenceSession]]:
+    """Sessions of one model: from a path, with data elsewhere, from bytes and from messages."""
+    inside, outside = folder / "inside.onnx", folder / "outside.onnx"
+    onnx.save(model, str(inside))
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    onnx.save(copy, str(outside), save_as_external_data=True, location="w", size_threshold=1024)
+    ours = ModelProto.FromString(model.SerializeToString())
+    there = onnxruntime.SessionOptions()
+    there.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(folder)
+    )
+    return {
+        "path": lambda: InferenceSession(inside),
+        "data elsewhere": lambda: InferenceSession(str(outside)),
+        "bytes": lambda: InferenceSession(model.SerializeToString()),
+        "message of onnx": lambda: InferenceSession(model),
+        "message": lambda: InferenceSession(ours),
+        "bytes, data elsewhere": lambda: InferenceSession(outside.read_bytes(), there),
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_models_without_metadata_are_told_apart_by_their_weights(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
+    model, changed = FORMS[form]("float32"), FORMS[form]("float32")
+    weights = next(w for w in changed.graph.initializer if w.data_type == onnx.TensorProto.FLOAT)
+    array = onnx.numpy_helper.to_array(weights).copy()
+    array.flat[0] += 1
+    weights.CopyFrom(onnx.numpy_helper.from_array(array, weights.name))
+    lines = [
+        f"{tensor.name}\t{onnx.TensorProto.DataType.Name(tensor.data_type)}\t"
+        f"{','.join(map(str, tensor.dims))}\t"
+        f"{hashlib.sha256(onnx.numpy_helper.to_array(tensor).tobytes()).hexdigest()}\n"
+        for tensor in model.graph.initializer
+    ]
+    expected = "sha256:" + hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+    other = session_of(changed)
+    for name, make in in_every_form(model, tmp_path).items():
+        path = tmp_path / f"{name}.kvcache"
+        session = make()
+        session.run(["logits"], {"input_ids": IDS})
+        session.save_state(path)
+        with snapshot.open(path) as file:
+            assert file.identity == ModelIdentity(weights=expected), name
+        make().load_state(path)
+        session.fork().load_state(path)
+        with pytest.raises(ValueError, match="another model"):
+            other.load_state(path)
+        other.load_state(path, expect=None)
+
+
+def test_weights_are_read_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr("onnx_light.runtime.model.weights_digest", fail)
+    session = session_of(standard())
+    session.run(["logits"], {"input_ids": IDS})
+    session.save_state(tmp_path / "s.kvcache", identity=ModelIdentity(salt="s"))
+    session.load_state(tmp_path / "s.kvcache", expect=None)
+    with pytest.raises(AssertionError, match="were read"):
+        session.save_state(tmp_path / "s.kvcache")
+    said = session_of(standard(metadata=IDENTITY))
+    said.run(["logits"], {"input_ids": IDS})
+    said.save_state(tmp_path / "s.kvcache")
+
+
+def test_a_message_that_is_changed_later_does_not_count(tmp_path: Path) -> None:
+    message = ModelProto.FromString(standard().SerializeToString())
+    session = InferenceSession(message)
+    session.run(["logits"], {"input_ids": IDS})
+    session.save_state(tmp_path / "before.kvcache")
+    late = InferenceSession(message)
+    late.run(["logits"], {"input_ids": IDS})
+    message.graph.initializer[0].name = "renamed"
+    late.save_state(tmp_path / "after.kvcache")
+    before, after = (snapshot.open(tmp_path / f"{n}.kvcache") for n in ("before", "after"))
+    assert before.identity == after.identity
+
+
+def test_a_file_that_is_another_one_now(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(standard(), str(path))
+    session = InferenceSession(path)
+    session.run(["logits"], {"input_ids": IDS})
+    onnx.save(standard(metadata={"other": "model"}), str(path))
+    with pytest.raises(ValueError, match="another one than"):
+        session.save_state(tmp_path / "s.kvcache")
+    session.save_state(tmp_path / "s.kvcache", identity=None)
+    with snapshot.open(tmp_path / "s.kvcache") as file:
+        assert file.identity == ModelIdentity()
 
 
 def caches(count: int = 4, **changes: Any) -> dict[str, PagedCache]:
@@ -172,16 +273,28 @@ def test_a_damaged_file_changes_nothing(tmp_path: Path) -> None:
     session = session_of(standard())
     session.run(["logits"], {"input_ids": IDS})
     session.save_state(path)
+    saved = content(session)
     session.truncate(5)
     before = content(session)
     data = bytearray(path.read_bytes())
+    refused = 0
     for place in range(0, len(data), 257):
         data[place] ^= 4
         path.write_bytes(data)
-        with pytest.raises(ValueError):  # noqa: PT011  which part is damaged differs
+        assert not snapshot.verify(path).ok
+        try:
             session.load_state(path)
+        except ValueError:
+            assert content(session) == before
+            refused += 1
+        else:  # the byte carries nothing of the state
+            assert content(session) == saved
+            session.truncate(5)
+        with pytest.raises(ValueError, match=str(path)):
+            session.load_state(path, verify="full")
         assert content(session) == before
         data[place] ^= 4
+    assert refused > 0.9 * len(data) / 257
 
 
 def test_a_masked_state_is_not_saved(tmp_path: Path) -> None:

@@ -75,7 +75,6 @@ class Decoder:
         """Makes the session; converts a GGUF file the first time."""
         from onnx_light.models import cached_model
         from onnx_light.runtime import InferenceSession
-        from onnx_light.runtime.ort import onnxruntime
 
         path = self._model
         if self._is_gguf:
@@ -83,9 +82,7 @@ class Decoder:
                 progress = functools.partial(advance, "converting the model")
                 path = cached_model(path, progress=progress)
         output.log(f"loading {path}")
-        options = onnxruntime().SessionOptions()
-        options.log_severity_level = 3  # errors only: its warnings are about how models are built
-        return InferenceSession(str(path), options)
+        return InferenceSession(str(path))
 
 
 def open_prompt_cache(path: Path, identity: ModelIdentity) -> snapshot.Snapshot:

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 # A file that was written this recently may be written again without a new modification time.
@@ -105,25 +105,36 @@ def _load(path: Path, names: set[str]) -> dict[str, str] | None:
     return values if all(isinstance(value, str) for value in values.values()) else None
 
 
+def _places(paths: Sequence[str | os.PathLike[str]]) -> list[tuple[str, int, int, int]]:
+    """What tells a file that has not changed: path, size, modification time and inode."""
+    places = []
+    for path in paths:
+        status = os.stat(path)
+        place = (os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino)
+        places.append(place)
+    return places
+
+
 def kept_digests(
-    path: str | os.PathLike[str], names: set[str], compute: Callable[[], dict[str, str]]
+    paths: Sequence[str | os.PathLike[str]],
+    names: set[str],
+    compute: Callable[[], dict[str, str]],
 ) -> dict[str, str]:
-    """What `compute` says about a file, kept by its path, size, modification time and inode.
+    """What `compute` says about some files, kept by path, size, modification time and inode.
 
     Args:
+        paths: all files that the result depends on.
         names: the keys of the result; a kept result with others is made again.
     """
-    status = os.stat(path)
-    place = [os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ino]
-    key = hashlib.sha256(json.dumps([sorted(names), *place]).encode()).hexdigest()
+    before = _places(paths)
+    key = hashlib.sha256(json.dumps([sorted(names), *before]).encode()).hexdigest()
     kept = cache_folder() / "digests" / f"{key}.json"
     values = _load(kept, names)
     if values is not None:
         return values
     values = compute()
-    after = os.stat(path)
-    unchanged = (status.st_size, status.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-    if unchanged and time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
+    newest = max(modified for _, _, modified, _ in before)
+    if _places(paths) == before and time.time_ns() - newest > _SETTLED_NS:
         # Without a place to keep it the answer is the same, only slower the next time.
         with contextlib.suppress(OSError):
             _store(kept, json.dumps(values))

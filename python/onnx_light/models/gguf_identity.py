@@ -46,7 +46,7 @@ def gguf_digests(file: GgufFile, advance: Callable[[int], None] | None = None) -
         content = hashlib.sha256(f"{file.header_digest()}\n{weights}\n".encode()).hexdigest()
         return {"weights": weights, "tokenizer": file.tokenizer_digest(), "content": content}
 
-    return kept_digests(file.path, {"weights", "tokenizer", "content"}, compute)
+    return kept_digests([file.path], {"weights", "tokenizer", "content"}, compute)
 
 
 def config_identity(file: GgufFile, config: LlamaConfig, digests: dict[str, str]) -> dict[str, str]:

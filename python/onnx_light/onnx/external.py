@@ -21,7 +21,8 @@ PayloadMessage = TensorProto | EncodedValueProto
 _Path = str | os.PathLike[str]
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PIECE = 1 << 20
+_FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Reference(NamedTuple):
@@ -121,6 +122,29 @@ def read(
     return data
 
 
+def pieces(
+    payload: PayloadMessage, base_dir: _Path, *, trusted_links: bool = False
+) -> Iterator[bytes]:
+    """The bytes of an external payload, some at a time.
+
+    Args:
+        payload: a payload that is external.
+        base_dir: the folder that its location is relative to; empty is the current one.
+        trusted_links: whether the way may lead through links, and the file have other names.
+
+    Raises:
+        As read().
+    """
+    with _open(payload, base_dir, None, trusted_links) as (file, offset, length):
+        file.seek(offset)
+        while length:
+            piece = file.read(min(length, _PIECE))
+            if not piece:
+                raise CodedError("external.range", "external_data", "the file became shorter")
+            length -= len(piece)
+            yield piece
+
+
 def check(payload: PayloadMessage, base_dir: _Path, size: int | None = None) -> None:
     """Finds what read() would find wrong, without reading the bytes.
 
@@ -133,13 +157,13 @@ def check(payload: PayloadMessage, base_dir: _Path, size: int | None = None) -> 
 
 @contextlib.contextmanager
 def _open(
-    payload: PayloadMessage, base_dir: _Path, size: int | None
+    payload: PayloadMessage, base_dir: _Path, size: int | None, trusted_links: bool = False
 ) -> Iterator[tuple[io.BufferedReader, int, int]]:
     """The open file of a payload, its offset and length."""
     place = reference(payload)
-    folder = _open_folder(base_dir, place.location)
+    folder = _open_folder(base_dir, place.location, trusted_links)
     try:
-        file = _open_regular(folder, place.location)
+        file = _open_regular(folder, place.location, trusted_links)
     finally:
         os.close(folder)
     with file:
@@ -208,15 +232,16 @@ def replace_file(base_dir: _Path, location: str) -> Iterator[IO[bytes]]:
         os.close(folder)
 
 
-def _open_folder(base_dir: _Path, location: str) -> int:
-    """The folder of the file at `location`, without a link on the way from base_dir."""
+def _open_folder(base_dir: _Path, location: str, trusted_links: bool = False) -> int:
+    """The folder of the file at `location`; links on the way from base_dir must be trusted."""
+    flags = _FOLDER_FLAGS | (0 if trusted_links else os.O_NOFOLLOW)
     folder = os.open(os.fspath(base_dir) or ".", _FOLDER_FLAGS)
     for name in check_location(location)[:-1]:
         outer = folder
         try:
-            folder = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=outer)
+            folder = os.open(name, flags, dir_fd=outer)
         except OSError as error:
-            if _is_link(name, outer):
+            if not trusted_links and _is_link(name, outer):
                 raise _link_error(location) from None
             raise OSError(error.errno, error.strerror, location) from None
         finally:
@@ -224,11 +249,12 @@ def _open_folder(base_dir: _Path, location: str) -> int:
     return folder
 
 
-def _open_regular(folder: int, location: str) -> io.BufferedReader:
+def _open_regular(folder: int, location: str, trusted_links: bool) -> io.BufferedReader:
+    flags = _FILE_FLAGS | (0 if trusted_links else os.O_NOFOLLOW)
     try:
-        fd = os.open(check_location(location)[-1], _FILE_FLAGS, dir_fd=folder)
+        fd = os.open(check_location(location)[-1], flags, dir_fd=folder)
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno == errno.ELOOP and not trusted_links:
             raise _link_error(location) from None
         if error.errno == errno.ENXIO:
             raise _not_regular(location) from None
@@ -237,7 +263,7 @@ def _open_regular(folder: int, location: str) -> io.BufferedReader:
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         raise _not_regular(location)
-    if status.st_nlink > 1:
+    if status.st_nlink > 1 and not trusted_links:
         os.close(fd)
         raise CodedError(
             "external.link",

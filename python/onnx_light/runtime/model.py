@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from onnx_light.errors import CodedError
+from onnx_light.identity import ModelIdentity, identity_fields
 from onnx_light.onnx import GraphProto, ModelProto, ParseOptions, TensorProto
 from onnx_light.onnx.tensors import to_array
 from onnx_light.runtime.ort import BFLOAT16, onnxruntime, to_ort_value
+from onnx_light.weights_digest import weights_digest
 
 # Initializers from this size on go to onnxruntime as they lie in memory. Smaller ones stay in the
 # message, where its optimizers read them.
@@ -18,6 +21,7 @@ _LARGE = 64 * 1024
 _ORT_FORMAT = b"ORTM"  # at byte 4
 _ERRORS_ONLY = 3
 _OPERATOR_DOMAIN = "ai.rt"
+_FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,56 @@ class Model:
 
     Attributes:
         session: the onnxruntime.InferenceSession.
-        graph: the model's graph, without its payloads if it came from a file; None for
-            onnxruntime's own file format, which has none.
+        proto: the message, without its payloads if it came from a file; None for onnxruntime's own
+            file format, which has none. Nobody else changes it.
         path: the model's file, if it came from one.
+        stamp: what tells that file from a later one of the same name.
+        folder: where its data in other files lie.
         weights: OrtValues whose memory the session reads.
     """
 
     session: Any
-    graph: GraphProto | None
+    proto: ModelProto | None
     path: Path | None
+    stamp: object = None
+    folder: str = ""
     weights: tuple[Any, ...] = ()
+
+    @property
+    def graph(self) -> GraphProto | None:
+        """The model's graph; None as `proto`."""
+        return None if self.proto is None else self.proto.graph
+
+    @functools.cached_property
+    def identity(self) -> ModelIdentity:
+        """Which model it is: what `ModelIdentity.from_onnx` says.
+
+        Computed when it is asked for; where the metadata do not give a digest of the weights, they
+        are read.
+
+        Raises:
+            CodedError: ``identity.value``; ``external.*``; ``runtime.identity``: the file is
+                another one now, or in a format without tensors that could be read.
+            OSError: a file cannot be read.
+        """
+        metadata = self.session.get_modelmeta().custom_metadata_map
+        fields = identity_fields(metadata.items())
+        if "weights" not in fields:
+            fields["weights"] = self._weights_digest()
+        return ModelIdentity.from_metadata(fields)
+
+    def _weights_digest(self) -> str:
+        if self.proto is None:
+            self._refuse_identity("onnxruntime's own format does not show the weights")
+        elif self.path is None:
+            return weights_digest(self.proto, self.folder)
+        elif _stamp(self.path) != self.stamp:
+            self._refuse_identity("the file is another one than the session was made from")
+        return ModelIdentity.from_onnx(self.path).weights
+
+    def _refuse_identity(self, why: str) -> NoReturn:
+        message = f"{why}; say which model it is with identity= or expect="
+        raise CodedError("runtime.identity", str(self.path or ""), message)
 
 
 def load_model(
@@ -50,14 +94,18 @@ def load_model(
     """
     runtime = onnxruntime()
     path: Path | None = None
+    stamp: object = None
+    folder = _folder_of(sess_options)
     weights: tuple[Any, ...] = ()
     if isinstance(source, str | os.PathLike):
         path = Path(source)
+        stamp = _stamp(path)
+        folder = str(path.parent)
         proto = _read(path)
     elif isinstance(source, bytes):
         proto = _parse(source)
     elif hasattr(source, "SerializeToString"):
-        proto = source if isinstance(source, ModelProto) else _parse(source.SerializeToString())
+        proto = _copy(source)
         if proto is None:
             raise TypeError(f"a {type(source).__name__} is no ModelProto")
         _refuse_structured_values(proto)
@@ -72,7 +120,31 @@ def load_model(
         _refuse_structured_values(proto)
         sess_options = sess_options or _options_for(proto)
     session = runtime.InferenceSession(source, sess_options, providers, provider_options, **kwargs)
-    return Model(session, proto.graph if proto is not None else None, path, weights)
+    return Model(session, proto, path, stamp, folder, weights)
+
+
+def _stamp(path: Path) -> object:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
+
+
+def _folder_of(sess_options: Any) -> str:
+    """Where the caller says that data of a model without a path lie; empty: here."""
+    if sess_options is None:
+        return ""
+    try:
+        return str(sess_options.get_session_config_entry(_FOLDER_ENTRY))
+    except RuntimeError:  # there is no such entry
+        return ""
+
+
+def _copy(message: Any) -> ModelProto | None:
+    """A message of ours, which nobody changes; payloads are shared."""
+    if not isinstance(message, ModelProto):
+        return _parse(message.SerializeToString())
+    model = ModelProto()
+    model.CopyFrom(message)
+    return model
 
 
 def _options_for(model: ModelProto) -> Any:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from onnx_light.errors import CodedError
 from onnx_light.runtime.bindings import Bindings, find_bindings
 from onnx_light.runtime.feeds import Step, StepBuilder
-from onnx_light.runtime.identity import model_identity
 from onnx_light.runtime.model import load_model
 from onnx_light.runtime.ort import to_array, to_ort_value
 from onnx_light.runtime.state import (
@@ -25,7 +24,7 @@ from onnx_light.runtime.state import (
 )
 
 if TYPE_CHECKING:
-    from onnx_light import ModelIdentity, PagedCache
+    from onnx_light import PagedCache
     from onnx_light.snapshot import SaveReport
 
 
@@ -265,16 +264,20 @@ class InferenceSession:
     def save_state(
         self, path: str | os.PathLike[str], tokens: Any = None, **options: Any
     ) -> SaveReport:
-        """Writes the state to a snapshot file, with the identity that the model's metadata give.
+        """Writes the state to a snapshot file, with the model's identity.
+
+        It is what `ModelIdentity.from_onnx` says. Where the model's metadata do not give it, the
+        weights are read the first time.
 
         Args:
             path: the file, `*.kvcache` by custom.
             tokens: the ids of the state, in place of those that the session knows.
-            options: those of `snapshot.save`; `identity` in place of the model's.
+            options: those of `snapshot.save`; `identity` in place of the model's, None for none.
 
         Raises:
-            CodedError: ``runtime.state``: state that no snapshot can hold; what `snapshot.save`
-                raises.
+            CodedError: ``runtime.state``: state that no snapshot can hold; ``runtime.identity``:
+                nothing tells any more which model it is; what `snapshot.save` and
+                `ModelIdentity.from_onnx` raise.
         """
         self._require_layers("be saved")
         from onnx_light import snapshot
@@ -283,7 +286,8 @@ class InferenceSession:
         irregular = state.masked or state.shifted
         if irregular:
             raise CodedError("runtime.state", "", f"a snapshot cannot tell that {irregular}")
-        options.setdefault("identity", self._identity())
+        if "identity" not in options:
+            options["identity"] = self._model.identity
         known = None if state.tokens is None else state.tokens
         if tokens is None and known is not None:
             tokens = known[0] if len(known) == 1 else known
@@ -296,7 +300,7 @@ class InferenceSession:
         Args:
             path: what `snapshot.open` takes.
             options: those of `snapshot.open`. Unless `expect` is among them, the file's identity
-                must agree with the one in the model's metadata.
+                must agree with the model's, as `save_state` writes it.
 
         Raises:
             CodedError: the file is damaged or of another model; a layer is missing; shapes or
@@ -306,12 +310,10 @@ class InferenceSession:
         self._require_layers("be loaded")
         from onnx_light import snapshot
 
-        options.setdefault("expect", self._identity())
+        if "expect" not in options:
+            options["expect"] = self._model.identity
         with snapshot.open(path, **options) as opened:
             caches = {name: opened.caches[name] for name in opened.caches}
             tokens = None if opened.tokens is None else np.atleast_2d(opened.tokens)
             state = state_from_caches(caches, self._bindings, tokens)
         self._replace(state)
-
-    def _identity(self) -> ModelIdentity | None:
-        return model_identity(self._model.session.get_modelmeta().custom_metadata_map)
