@@ -17,6 +17,13 @@ if(ONNX_LIGHT_TESTS)
   endif()
   gtest_discover_tests(onnx_light_test DISCOVERY_MODE PRE_TEST
                        DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  # Sanitizers bring weak symbols of their own.
+  if(NOT ONNX_LIGHT_SANITIZE)
+    set(kernels $<FILTER:$<TARGET_OBJECTS:onnx_light_objects>,INCLUDE,kernels_[a-z0-9]+[.]cc>)
+    add_test(NAME Kernels.NoWeakSymbols
+             COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} "-DOBJECTS=$<JOIN:${kernels},$<COMMA>>" -P
+                     ${CMAKE_CURRENT_SOURCE_DIR}/cmake/check_kernel_symbols.cmake)
+  endif()
 endif()
 
 if(ONNX_LIGHT_BENCHMARKS)

@@ -205,8 +205,8 @@ void BindArrays(Class& cls) {
           "to_arrays",
           [](const PagedCache& self, nb::handle dtype) {
             const std::optional<DType> type = ToDType(dtype);
-            return std::pair(CacheArray(self, Side::kKey, type),
-                             CacheArray(self, Side::kValue, type));
+            const nb::object keys = CacheArray(self, Side::kKey, type);
+            return std::pair(keys, CacheArray(self, Side::kValue, type));
           },
           "dtype"_a = nb::none(),
           nb::sig("def to_arrays(self, dtype: numpy.typing.DTypeLike | None = None) -> "

@@ -80,9 +80,9 @@ PagedCache PagedCache::Append(const ArrayView& key, const ArrayView& value) cons
     CheckStorable(key, policy_.key, Side::kKey);
     CheckStorable(value, policy_.value, Side::kValue);
     present.shape_ = {key.batch(), key.heads(), key.width(), value.width()};
-    present.Extend(
-        StoredRows(key, OpenDType(policy_, Side::kKey, key.dtype), Side::kKey).view(),
-        StoredRows(value, OpenDType(policy_, Side::kValue, value.dtype), Side::kValue).view());
+    const StoredRows keys(key, OpenDType(policy_, Side::kKey, key.dtype), Side::kKey);
+    const StoredRows values(value, OpenDType(policy_, Side::kValue, value.dtype), Side::kValue);
+    present.Extend(keys.view(), values.view());
   }
   return present;
 }

@@ -268,7 +268,8 @@ PagedCache PagedCache::Repage(int64_t page_size) const {
 // Shares the page if it has the size of a page here, and copies its rows else.
 void PagedCache::AddPage(const PlacedPage& placed) {
   if (open_.page != nullptr || placed.length != page_size_) {
-    Extend(VisibleRows(placed, Side::kKey).view(), VisibleRows(placed, Side::kValue).view());
+    const VisibleRows keys(placed, Side::kKey), values(placed, Side::kValue);
+    Extend(keys.view(), values.view());
     return;
   }
   finished_ = finished_.PushBack(placed);

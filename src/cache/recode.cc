@@ -78,9 +78,10 @@ PlacedPage Recode(const PlacedPage& placed, const std::optional<PageFormat>& key
   const bool keeps_rows =
       (key_stays && !DenseDType(page.key())) || (value_stays && !DenseDType(page.value()));
   const int64_t capacity = keeps_rows ? page.capacity() : placed.length;
+  PagePayload keys = RecodeSide(placed, Side::kKey, key, capacity);
+  PagePayload values = RecodeSide(placed, Side::kValue, value, capacity);
   return {placed.start, placed.length,
-          Page::Borrow(page.shape(), capacity, RecodeSide(placed, Side::kKey, key, capacity),
-                       RecodeSide(placed, Side::kValue, value, capacity), "")};
+          Page::Borrow(page.shape(), capacity, std::move(keys), std::move(values), "")};
 }
 
 }  // namespace onnx_light
