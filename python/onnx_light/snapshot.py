@@ -17,6 +17,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
@@ -24,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_light._core import (
+    CachePolicy,
+    PageFormat,
     SnapshotReader,
     SnapshotWriter,
     verify_snapshot_bytes,
@@ -36,10 +39,22 @@ from onnx_light.identity import ModelIdentity
 if TYPE_CHECKING:
     from onnx_light.onnx import ModelProto
 
-__all__ = ["Problem", "Report", "SaveReport", "Snapshot", "dumps", "open", "save", "verify"]
+__all__ = [
+    "Problem",
+    "Report",
+    "SaveReport",
+    "Snapshot",
+    "dumps",
+    "open",
+    "quantize",
+    "save",
+    "verify",
+]
 
 Caches: TypeAlias = Mapping[str, PagedCache] | Sequence[PagedCache]
 Progress: TypeAlias = Callable[[int, int], object]
+Policy: TypeAlias = CachePolicy | PageFormat | str
+Policies: TypeAlias = Policy | Mapping[str, Policy]
 Source: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | mmap.mmap | BinaryIO
 _Tokens: TypeAlias = npt.NDArray[np.int64]
 
@@ -170,14 +185,8 @@ def _writer(
     tokens: npt.ArrayLike | None,
     identity: ModelIdentity | None,
     metadata: Mapping[str, str] | None,
-    policy: object,
+    policy: Policies | None,
 ) -> SnapshotWriter:
-    if policy is not None:
-        raise CodedError(
-            "snapshot.policy",
-            "policy",
-            "policies are not supported yet; None saves pages as they are",
-        )
     if isinstance(caches, Mapping):
         named = list(caches.items())
     else:
@@ -187,8 +196,39 @@ def _writer(
             raise TypeError(f"caches[{name!r}]: a PagedCache is needed, not {type(cache).__name__}")
     fields = {} if identity is None else identity.to_metadata()
     return SnapshotWriter(
-        named, _token_array(tokens), list(fields.items()), list((metadata or {}).items())
+        _quantized(named, policy), _token_array(tokens), list(fields.items()), list((metadata or {}).items())
     )
+
+
+def _quantized(
+    named: list[tuple[str, PagedCache]], policy: Policies | None
+) -> list[tuple[str, PagedCache]]:
+    """The caches as if they had grown with their policies, on all cores."""
+    if policy is None:
+        return named
+    policies = policy if isinstance(policy, Mapping) else dict.fromkeys(dict(named), policy)
+    parsed = {name: _parsed(value) for name, value in policies.items()}
+    for name in parsed:
+        if name not in dict(named):
+            raise CodedError("snapshot.policy", f"policy[{name!r}]", "there is no cache of that name")
+
+    def quantized(name: str, cache: PagedCache) -> tuple[str, PagedCache]:
+        try:
+            return name, cache.quantize(parsed[name]) if name in parsed else cache
+        except CodedError as error:
+            path = f"{name}.{error.path}" if error.path else name
+            raise CodedError(error.code, path, error.message) from error
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        return list(threads.map(quantized, *zip(*named, strict=True)))
+
+
+def _parsed(policy: Policy) -> CachePolicy:
+    if isinstance(policy, str):
+        return CachePolicy.parse(policy)
+    if isinstance(policy, PageFormat):
+        return CachePolicy(key=policy, value=policy)
+    return policy
 
 
 def save(
@@ -198,7 +238,7 @@ def save(
     tokens: npt.ArrayLike | None = None,
     identity: ModelIdentity | None = None,
     metadata: Mapping[str, str] | None = None,
-    policy: None = None,
+    policy: Policies | None = None,
     overwrite: bool = True,
     sync: bool = True,
     progress: Progress | None = None,
@@ -214,14 +254,16 @@ def save(
         tokens: the ids of the positions 0 to the end, integers [length] or [batch, length].
         identity: the model that made the caches.
         metadata: text by name. Names that begin with ``onnx_light.`` are reserved.
-        policy: None: pages are saved in the form they have.
+        policy: how pages are stored: one policy, format or text of either for all caches, or one
+            by name for some of them; others, and all without it, are saved in the form they have.
         overwrite: whether a file that exists is replaced.
         sync: whether the file is on the disk when this returns.
         progress: called with the bytes written so far and all bytes, now and then.
 
     Raises:
         CodedError: ``snapshot.end``, ``snapshot.tokens``, ``snapshot.metadata``,
-            ``snapshot.name``, ``snapshot.too_large``, ``snapshot.policy``.
+            ``snapshot.name``, ``snapshot.too_large``, ``snapshot.policy``, ``snapshot.format``;
+            what `PagedCache.quantize` raises, with the cache's name in the path.
         FileExistsError: there is a file and `overwrite` is false.
         OSError: the file cannot be written; one that was there is untouched.
     """
@@ -237,11 +279,46 @@ def dumps(
     tokens: npt.ArrayLike | None = None,
     identity: ModelIdentity | None = None,
     metadata: Mapping[str, str] | None = None,
-    policy: None = None,
+    policy: Policies | None = None,
     progress: Progress | None = None,
 ) -> bytes:
     """The bytes of the file that `save` writes."""
     return _writer(caches, tokens, identity, metadata, policy).to_bytes(progress)
+
+
+def quantize(
+    source: Source,
+    target: str | os.PathLike[str],
+    policy: Policies,
+    *,
+    overwrite: bool = True,
+    sync: bool = True,
+    progress: Progress | None = None,
+) -> SaveReport:
+    """Writes a snapshot again with its pages in other formats; no model is needed.
+
+    Token ids, identity and metadata stay. Pages that are encoded already are decoded first, unless
+    they have the wanted format.
+
+    Args:
+        source: what `open` takes; it may be the file that `target` names.
+        target, policy, overwrite, sync, progress: as `save` takes them.
+
+    Raises:
+        CodedError, OSError: as `open` and `save`; the target is untouched then.
+    """
+    with open(source) as opened:
+        return save(
+            dict(opened.caches),
+            target,
+            tokens=opened.tokens,
+            identity=opened.identity,
+            metadata=opened.metadata,
+            policy=policy,
+            overwrite=overwrite,
+            sync=sync,
+            progress=progress,
+        )
 
 
 # -------------------------------------------------------------------------------------------------

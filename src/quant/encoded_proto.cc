@@ -24,13 +24,6 @@ constexpr std::pair<PageType, int32_t> kCodeTypes[] = {
     {PageType::kInt8, 3},   {PageType::kUInt8, 2}, {PageType::kInt4, 22},
     {PageType::kUInt4, 21}, {PageType::kInt2, 26}, {PageType::kUInt2, 25}};
 
-int32_t DataTypeOf(PageType code_type) {
-  for (const auto& [type, number] : kCodeTypes) {
-    if (type == code_type) return number;
-  }
-  return 0;
-}
-
 std::optional<PageType> CodeTypeOf(int64_t data_type) {
   for (const auto& [type, number] : kCodeTypes) {
     if (number == data_type) return type;
@@ -213,14 +206,6 @@ void ReadShape(const AffineLayoutProto& affine, std::span<const int64_t> scale_d
   layout.block_size = static_cast<int64_t>(std::min(affine.block_size(), kMost));
 }
 
-// The dims that a scale must have.
-std::vector<int64_t> ScaleDims(const AffineLayout& layout, const Dims& dims) {
-  if (layout.shape == Shape::kScalar) return {};
-  const Dims counts = CellCounts(layout, dims);
-  if (layout.shape == Shape::kAxis) return {counts[layout.axis]};
-  return {counts.begin(), counts.end()};
-}
-
 void CheckDims(std::span<const int64_t> dims, const std::vector<int64_t>& expected,
                const char* code, const std::string& path) {
   if (std::equal(dims.begin(), dims.end(), expected.begin(), expected.end())) return;
@@ -258,10 +243,10 @@ EncodedPayload ReadAffine(const EncodedValueProto& value, const Dims& dims, Shar
   SharedBytes zero_points;
   if (tensors.zero_point != nullptr) {
     const std::string& where = tensors.zero_point_path;
-    if (tensors.zero_point->data_type() != DataTypeOf(layout.code_type)) {
+    if (tensors.zero_point->data_type() != StorageType(layout.code_type)) {
       Throw("cache.zero_point", where + ".data_type",
             std::to_string(tensors.zero_point->data_type()) + ", must be " +
-                std::to_string(DataTypeOf(layout.code_type)) + ", that of the codes");
+                std::to_string(StorageType(layout.code_type)) + ", that of the codes");
     }
     CheckDims(tensors.zero_point->dims(), scale_dims, "cache.zero_point", where);
     zero_points = ReadByteData(*tensors.zero_point, where);
@@ -312,11 +297,11 @@ void WriteParameters(Arena& arena, const std::vector<int64_t>& dims, int32_t dat
 void WriteAffine(const EncodedPayload& payload, const AffineLayout& layout, Arena& arena,
                  AffineLayoutProto& affine) {
   const std::vector<int64_t> dims = ScaleDims(layout, payload.dims);
-  affine.set_storage_type(arena, DataTypeOf(layout.code_type));
+  affine.set_storage_type(arena, StorageType(layout.code_type));
   WriteParameters(arena, dims, TensorDataType(layout.scale_type), payload.scales,
                   *affine.mutable_scale(arena));
   if (payload.zero_points.size != 0) {
-    WriteParameters(arena, dims, DataTypeOf(layout.code_type), payload.zero_points,
+    WriteParameters(arena, dims, StorageType(layout.code_type), payload.zero_points,
                     *affine.mutable_zero_point(arena));
   }
   if (layout.shape == Shape::kScalar) return;
@@ -334,6 +319,20 @@ void WriteLogicalType(const Dims& dims, Arena& arena, TypeProto& type) {
 }
 
 }  // namespace
+
+int32_t StorageType(PageType code_type) {
+  for (const auto& [type, number] : kCodeTypes) {
+    if (type == code_type) return number;
+  }
+  return 0;
+}
+
+std::vector<int64_t> ScaleDims(const AffineLayout& layout, const std::array<int64_t, 4>& dims) {
+  if (layout.shape == Shape::kScalar) return {};
+  const Dims counts = CellCounts(layout, dims);
+  if (layout.shape == Shape::kAxis) return {counts[layout.axis]};
+  return {counts.begin(), counts.end()};
+}
 
 EncodedPayload ReadEncodedValue(const EncodedValueProto& value, const ModelProto* model,
                                 const std::string& path) {

@@ -55,10 +55,25 @@ void CheckPages(const std::vector<Record>& records, const FoldedCache& cache) {
               [&](uint64_t i) { CheckPart(parts[i], cache.name); });
 }
 
-DensePayload PayloadAt(const SharedBytes& source, const BlockLayout& layout, uint64_t block,
-                       Side side) {
-  return {layout.form.dtype(side),
-          source.Slice(block + layout.offset(side), layout.payload_size(side))};
+PagePayload PayloadAt(const SharedBytes& source, const BlockLayout& layout, uint64_t block,
+                      Side side) {
+  const auto part = [&](const Slot& slot) {
+    return slot.size == 0 ? SharedBytes() : source.Slice(block + slot.offset, slot.size);
+  };
+  const SideLayout& parts = layout.side(side);
+  const PayloadForm& form = layout.form.payload(side);
+  if (const DType* dtype = std::get_if<DType>(&form)) return DensePayload{*dtype, part(parts.data)};
+  EncodedPayload payload;
+  payload.dims = layout.form.dims(side);
+  payload.codes = part(parts.data);
+  payload.scales = part(parts.scales);
+  payload.zero_points = part(parts.zero_points);
+  if (const auto* affine = std::get_if<AffineForm>(&form)) {
+    payload.layout = affine->layout;
+  } else {
+    payload.layout = std::get<onnx_light::RecordLayout>(form);
+  }
+  return payload;
 }
 
 void AddPages(const SharedBytes& source, const BlockRange& range, const PageSpan& span,
@@ -94,7 +109,7 @@ PagedCache ReadPages(const SharedBytes& source, const std::vector<Record>& recor
   if (read.empty()) {
     // It has a position all the same.
     const ArrayView nothing = ContiguousView(nullptr, DType::kFloat32, {1, 1, 0, 1});
-    return PagedCache::FromArrays(nothing, nothing, read.page_size, folded.end);
+    return PagedCache::FromArrays(nothing, nothing, read.page_size, folded.end, read.policy);
   }
   CheckPages(records, read);
   std::vector<PlacedPage> pages;
@@ -102,7 +117,7 @@ PagedCache ReadPages(const SharedBytes& source, const std::vector<Record>& recor
   for (const PageSpan& span : read.spans) {
     AddPages(source, RangeOf(records, span), span, pages);
   }
-  return PagedCache::FromPages(pages, read.page_size, read.name);
+  return PagedCache::FromPages(pages, read.page_size, read.name, read.policy);
 }
 
 }  // namespace onnx_light::snapshot

@@ -9,6 +9,7 @@
 #include "onnx_light/errors.h"
 #include "snapshot/fields.h"
 #include "snapshot/format.h"
+#include "snapshot/payload_form.h"
 
 namespace onnx_light::snapshot {
 namespace {
@@ -40,12 +41,17 @@ void CheckEnd(const NamedCache& named, const NamedCache& first) {
                        ": all caches of a snapshot end at one position");
 }
 
-void CheckDense(const NamedCache& named) {
-  const PageRange pages = named.cache.pages();
-  for (const PlacedPage& placed : pages) {
-    if (DenseDType(placed.page->key()) && DenseDType(placed.page->value())) continue;
-    throw ValueError("snapshot.unsupported", named.name,
-                     "encoded pages cannot be saved yet: dequantize() the cache first");
+void CheckForms(const NamedCache& named) {
+  int64_t number = 0;
+  for (const PlacedPage& placed : named.cache.pages()) {
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      if (FormOf(placed.page->payload(side))) continue;
+      throw ValueError("snapshot.format",
+                       named.name + ".blocks[" + std::to_string(number) + "]." + Name(side),
+                       "has a struct layout that is not known here, so nobody could find its parts "
+                       "in a snapshot; it can be kept as a message");
+    }
+    ++number;
   }
 }
 
@@ -130,7 +136,7 @@ void CheckContent(const SnapshotContent& content) {
   for (size_t i = 0; i < content.caches.size(); ++i) {
     CheckName(content.caches[i].name, i, names);
     CheckEnd(content.caches[i], content.caches.front());
-    CheckDense(content.caches[i]);
+    CheckForms(content.caches[i]);
   }
   if (content.tokens) CheckTokens(*content.tokens, content);
   CheckKeys(content.identity, "identity", true);

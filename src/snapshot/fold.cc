@@ -74,6 +74,7 @@ void FoldCache(const Record& record, size_t number, FoldedCache& cache) {
   }
   DropBefore(cache, entry.start);
   cache.page_size = entry.page_size;
+  cache.policy = *PolicyOf(entry);
   // Where a window has moved on, the cache may have no page before the next record.
   const int64_t kept_from = cache.empty() ? record.tokens_after() : cache.start();
   if (kept_from > entry.start ||

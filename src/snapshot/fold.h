@@ -30,6 +30,7 @@ struct FoldedCache {
   std::string name;
   CacheShape shape;
   int64_t page_size = 0;
+  CachePolicy policy;
   std::vector<PageSpan> spans;  // in order, each starts where the one before ends
 
   bool empty() const { return spans.empty(); }

@@ -1,9 +1,9 @@
 #include "snapshot/layout.h"
 
 #include <utility>
-#include <variant>
 
 #include "base/math.h"
+#include "onnx_light/errors.h"
 #include "snapshot/fields.h"
 
 namespace onnx_light::snapshot {
@@ -50,17 +50,20 @@ bool LayOutCache(const CacheEntry& cache, uint64_t offset, CacheLayout* layout) 
 
 }  // namespace
 
-std::string FormatName(const PagePayload& payload) {
-  return std::string(Name(std::get<DensePayload>(payload).dtype));
-}
-
-std::optional<DType> ParseFormat(const std::string& name) { return ParseDType(name); }
-
 std::optional<BlockForm> FormOf(const CacheEntry& cache, const Run& run) {
-  const auto key = ParseFormat(run.key_format), value = ParseFormat(run.value_format);
+  const auto key = ParseForm(run.key_format), value = ParseForm(run.value_format);
   if (!key || !value) return std::nullopt;
   const CacheShape shape{cache.batch, cache.heads, cache.key_width, cache.value_width};
   return BlockForm{shape, run.length, run.capacity, *key, *value};
+}
+
+std::optional<CachePolicy> PolicyOf(const CacheEntry& cache) {
+  if (cache.policy.empty()) return CachePolicy();
+  try {
+    return CachePolicy::Parse(cache.policy);
+  } catch (const ValueError&) {
+    return std::nullopt;
+  }
 }
 
 std::optional<RecordLayout> LayOutRecord(const Index& index, uint64_t model_size,

@@ -7,17 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "onnx_light/cache_policy.h"
 #include "snapshot/block.h"
 #include "snapshot/index.h"
 
 namespace onnx_light::snapshot {
 
-// The name of a page's form in the index, and back: "float16".
-std::string FormatName(const PagePayload& payload);
-std::optional<DType> ParseFormat(const std::string& name);
-
 // The form of a run's blocks; nothing where a format is unknown.
 std::optional<BlockForm> FormOf(const CacheEntry& cache, const Run& run);
+
+// The policy of a cache; nothing where its text is none.
+std::optional<CachePolicy> PolicyOf(const CacheEntry& cache);
 
 struct CacheLayout {
   uint64_t offset = 0;              // of the cache's field

@@ -2,18 +2,20 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <variant>
 
 #include "onnx_light/cache.h"
 #include "snapshot/block.h"
 
 namespace onnx_light::snapshot {
 
-// `length` rows of a page from row `first_row` on.
+// Whether a side of a page is encoded. Such a page keeps its capacity and is never cut at its start.
+inline bool IsEncoded(const Page& page) {
+  return !DenseDType(page.key()) || !DenseDType(page.value());
+}
+
+// `length` rows of a page from row `first_row` on, in a page of some capacity.
 struct Piece {
   const PlacedPage* placed;
   int64_t first_row;
@@ -23,8 +25,10 @@ struct Piece {
   int64_t start() const { return placed->start + first_row; }
   bool whole() const { return length == page().capacity(); }
 
+  // REQUIRES: the layouts of the page are known.
   BlockForm form() const {
-    return {page().shape(), length, length, *DenseDType(page().key()), *DenseDType(page().value())};
+    return {page().shape(), length, IsEncoded(page()) ? page().capacity() : length,
+            *FormOf(page().key()), *FormOf(page().value())};
   }
 
   // Only a whole page keeps a checksum: a page that still grows would keep that of its first rows.
@@ -33,19 +37,6 @@ struct Piece {
   }
   void KeepChecksum(uint64_t checksum) const {
     if (whole()) page().checksum().Set(start(), length, checksum);
-  }
-
-  // Calls f for the bytes of the rows in the order of the file, one run of memory after the other.
-  template <typename F>
-  void ForEachSpan(Side side, F f) const {
-    const auto& payload = std::get<DensePayload>(page().payload(side));
-    const std::span<const std::byte> bytes = payload.bytes.span();
-    if (whole()) return f(bytes);
-    const CacheShape& shape = page().shape();
-    const int64_t row = shape.width(side) * ElementSize(payload.dtype);
-    for (int64_t head = 0; head < shape.batch * shape.heads; ++head) {
-      f(bytes.subspan((head * page().capacity() + first_row) * row, length * row));
-    }
   }
 };
 
@@ -59,7 +50,8 @@ void ForEachPiece(const PagedCache& cache, int64_t first, int64_t last, F f) {
   for (int64_t i = cache.FindPage(first); i < pages.size();) {
     for (const PlacedPage& placed : pages.Chunk(i)) {
       if (placed.start >= last) return;
-      const int64_t from = std::max(first, placed.start), to = std::min(last, placed.end());
+      const int64_t to = std::min(last, placed.end());
+      const int64_t from = IsEncoded(*placed.page) ? placed.start : std::max(first, placed.start);
       f(Piece{&placed, from - placed.start, to - from});
       ++i;
     }

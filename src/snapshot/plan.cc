@@ -34,15 +34,15 @@ CacheEntry PlanCache(const NamedCache& named, int64_t first, int64_t last) {
   entry.name = named.name;
   entry.start = cache.start();
   entry.page_size = cache.page_size();
+  if (cache.policy() != CachePolicy()) entry.policy = cache.policy().Text();
   BlockForm form;
   int64_t blocks = 0;
   ForEachPiece(cache, first, last, [&](const Piece& piece) {
     const BlockForm next = piece.form();
     if (blocks == 0 || !Continues(entry.runs.back(), form, next, piece.start())) {
       form = next;
-      entry.runs.push_back({piece.start(), piece.length, piece.length,
-                            FormatName(piece.page().key()), FormatName(piece.page().value()), 0, 0,
-                            0});
+      entry.runs.push_back({piece.start(), form.length, form.capacity, FormText(form.key),
+                            FormText(form.value), 0, 0, 0});
     }
     ++entry.runs.back().count;
     ++blocks;

@@ -61,10 +61,10 @@ class RecordReader {
       FailFeature("the required feature " + feature);
     }
     for (const CacheEntry& cache : record_.index.caches) {
-      if (!cache.policy.empty()) FailFeature("the policy " + cache.policy + " of " + cache.name);
+      if (!PolicyOf(cache)) FailFeature("the policy " + cache.policy + " of " + cache.name);
       for (const Run& run : cache.runs) {
-        if (!ParseFormat(run.key_format)) FailFeature("the page format " + run.key_format);
-        if (!ParseFormat(run.value_format)) FailFeature("the page format " + run.value_format);
+        if (!ParseForm(run.key_format)) FailFeature("the page format " + run.key_format);
+        if (!ParseForm(run.value_format)) FailFeature("the page format " + run.value_format);
       }
     }
   }

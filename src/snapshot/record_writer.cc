@@ -1,11 +1,14 @@
 #include "snapshot/record_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
+#include <vector>
 
 #include "base/checksum.h"
 #include "snapshot/fields.h"
 #include "snapshot/pieces.h"
+#include "snapshot/side_bytes.h"
 
 namespace onnx_light::snapshot {
 namespace {
@@ -81,23 +84,35 @@ class RecordWriter {
                  });
   }
 
+  // Calls `copy` for what stands around the slots of a block and `write` for what is in them.
+  template <typename Copy, typename Write>
+  static void ForEachPart(const BlockText& text, const std::array<SideBytes, 2>& sides, Copy copy,
+                          Write write) {
+    size_t number = 0;
+    for (const SideBytes& side : sides) {
+      for (const SideBytes::Runs& runs : side.slots()) {
+        copy(BytesOf(text.texts()[number++]));
+        for (const std::span<const std::byte> run : runs) write(run);
+      }
+    }
+    copy(BytesOf(text.texts()[number]));
+  }
+
   // Returns the block's checksum.
   uint64_t WriteBlock(const Piece& piece, const BlockText& text) {
+    const std::array sides = {SideBytes(piece, Side::kKey), SideBytes(piece, Side::kValue)};
+    for (const SideBytes& side : sides) {
+      copies_.insert(copies_.end(), side.copies().begin(), side.copies().end());
+    }
     const std::optional<uint64_t> known = piece.KnownChecksum();
-    const auto for_each_part = [&](auto copy, auto write) {
-      copy(BytesOf(text.before_key()));
-      piece.ForEachSpan(Side::kKey, write);
-      copy(BytesOf(text.before_value()));
-      piece.ForEachSpan(Side::kValue, write);
-      copy(BytesOf(text.after()));
-    };
     if (!known) {
       checksum_.Reset();
       const auto update = [&](std::span<const std::byte> bytes) { checksum_.Update(bytes); };
-      for_each_part(update, update);
+      ForEachPart(text, sides, update, update);
     }
-    for_each_part([&](std::span<const std::byte> bytes) { out_.Copy(bytes); },
-                  [&](std::span<const std::byte> bytes) { out_.Write(bytes); });
+    ForEachPart(
+        text, sides, [&](std::span<const std::byte> bytes) { out_.Copy(bytes); },
+        [&](std::span<const std::byte> bytes) { out_.Write(bytes); });
     if (known) return *known;
     const uint64_t checksum = checksum_.Digest();
     piece.KeepChecksum(checksum);
@@ -117,6 +132,7 @@ class RecordWriter {
   PartWriter& out_;
   Index index_;
   std::string index_bytes_;
+  std::vector<SharedBytes> copies_;  // that are still to be written
   StreamingChecksum rest_;
   StreamingChecksum checksum_;
 };

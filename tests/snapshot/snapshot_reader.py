@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import xxhash
+import encoded_reader
 
 SCHEMA = Path(__file__).parents[2] / "proto" / "onnx_light.proto"
 MAGIC = b"onnx_light.kvcache\r\n\x1a\n"
@@ -254,24 +255,44 @@ class RecordReader:
         assert block.length_size == 5
         data = self.data[block.content : block.end]
         inside = split_filler(data, fields(data, 0, len(data)))
-        assert [field.number for field in inside] == [1, 2, 3, 4]
         message = schema().PagedCacheBlockProto.FromString(data)
         assert (message.start, message.length) == (start, run.length)
+        assert [field.number for field in inside[:2]] == [1, 2]
         assert all(field.end - field.content == 5 for field in inside[:2])
+        key, value = inside[2:]
+        shape = [entry.batch, entry.heads, run.capacity]
+        encoded = {5: message.encoded_key, 6: message.encoded_value}
+        dense = {3: message.key, 4: message.value}
+        assert key.number in (3, 5)
+        assert value.number in (4, 6)
         sides = []
-        for field, tensor, width, text in (
-            (inside[2], message.key, entry.key_width, run.key_format),
-            (inside[3], message.value, entry.value_width, run.value_format),
+        for field, width, text in (
+            (key, entry.key_width, run.key_format),
+            (value, entry.value_width, run.value_format),
         ):
-            assert list(tensor.dims) == [entry.batch, entry.heads, run.capacity, width]
-            number, dtype = FORMATS[text]
-            assert tensor.data_type == number
             raw = split_filler(data, fields(data, field.content, field.end))[-1]
-            assert raw.number == 9
             assert (block.content + raw.content) % 64 == 0
-            array = np.frombuffer(tensor.raw_data, dtype).reshape(tensor.dims)
+            if field.number in dense:
+                assert raw.number == 9
+                array = self._dense(dense[field.number], text)
+            else:
+                assert raw.number == 4
+                array = self._encoded(encoded[field.number], text)
+            assert list(array.shape) == [*shape, width]
+            assert not array[:, :, run.length :].any()  # rows that do not count are zeros
             sides.append(array[:, :, : run.length])
+        if not {key.number, value.number} & {5, 6}:
+            assert run.capacity == run.length
         return Page(start, *sides)
+
+    def _dense(self, tensor: Any, text: str) -> npt.NDArray[Any]:
+        number, dtype = FORMATS[text]
+        assert tensor.data_type == number
+        return np.frombuffer(tensor.raw_data, dtype).reshape(tensor.dims)
+
+    def _encoded(self, message: Any, text: str) -> npt.NDArray[np.float32]:
+        assert encoded_reader.format_text(message) == text
+        return encoded_reader.values(message)
 
 
 @dataclasses.dataclass
