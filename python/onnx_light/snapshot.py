@@ -196,7 +196,10 @@ def _writer(
             raise TypeError(f"caches[{name!r}]: a PagedCache is needed, not {type(cache).__name__}")
     fields = {} if identity is None else identity.to_metadata()
     return SnapshotWriter(
-        _quantized(named, policy), _token_array(tokens), list(fields.items()), list((metadata or {}).items())
+        _quantized(named, policy),
+        _token_array(tokens),
+        list(fields.items()),
+        list((metadata or {}).items()),
     )
 
 
@@ -210,7 +213,9 @@ def _quantized(
     parsed = {name: _parsed(value) for name, value in policies.items()}
     for name in parsed:
         if name not in dict(named):
-            raise CodedError("snapshot.policy", f"policy[{name!r}]", "there is no cache of that name")
+            raise CodedError(
+                "snapshot.policy", f"policy[{name!r}]", "there is no cache of that name"
+            )
 
     def quantized(name: str, cache: PagedCache) -> tuple[str, PagedCache]:
         try:

@@ -110,8 +110,8 @@ SideText EncodedText(const PayloadForm& form, const std::array<int64_t, 4>& dims
   } else {
     layout[2] = RecordText(std::get<onnx_light::RecordLayout>(form).type);
   }
-  const uint64_t layout_size = layout[0].size() + sizes.scales + layout[1].size() +
-                               sizes.zero_points + layout[2].size();
+  const uint64_t layout_size =
+      layout[0].size() + sizes.scales + layout[1].size() + sizes.zero_points + layout[2].size();
   std::string rest;
   PutText(rest, kLogicalType, LogicalType(dims));
   const uint64_t before_filler = 2 * kHeaderSize + layout_size + rest.size();
@@ -169,8 +169,7 @@ std::optional<BlockLayout> LayOutBlock(const BlockForm& form) {
 BlockText::BlockText(const BlockLayout& layout) : layout_(layout) {
   const BlockForm& form = layout.form;
   const SideText key = TextOf(form, Side::kKey, kFirstSide, SizesOf(layout.key));
-  const SideText value =
-      TextOf(form, Side::kValue, layout.key.data.end(), SizesOf(layout.value));
+  const SideText value = TextOf(form, Side::kValue, layout.key.data.end(), SizesOf(layout.value));
   std::copy(key.begin(), key.end(), texts_.begin());
   std::copy(value.begin(), value.end(), texts_.begin() + 3);
   std::string header;

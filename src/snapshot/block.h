@@ -55,8 +55,7 @@ struct BlockLayout {
   const SideLayout& side(Side side) const { return side == Side::kKey ? key : value; }
   // In the order of the file.
   std::array<Slot, 6> slots() const {
-    return {key.scales,   key.zero_points,   key.data,
-            value.scales, value.zero_points, value.data};
+    return {key.scales, key.zero_points, key.data, value.scales, value.zero_points, value.data};
   }
 };
 

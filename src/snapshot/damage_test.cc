@@ -196,7 +196,7 @@ TEST(Damage, UnknownFeatures) {
   EXPECT_EQ(error.code(), "snapshot.features");
   EXPECT_NE(error.message().find("int3"), std::string::npos);
   error =
-      OpenError(WithIndex(bytes, [](snapshot::Index& index) { index.caches[0].policy = "int8"; }));
+      OpenError(WithIndex(bytes, [](snapshot::Index& index) { index.caches[0].policy = "int3"; }));
   EXPECT_EQ(error.code(), "snapshot.features");
 }
 
@@ -230,6 +230,9 @@ TEST(Damage, AnIndexThatLies) {
       [](Index& i) { i.caches[0].runs[0].length = 0; },
       [](Index& i) { i.caches[0].runs[0].capacity = kHuge; },
       [](Index& i) { i.caches[0].runs[0].capacity = 3; },
+      [](Index& i) { i.caches[0].runs[0].key_format = "int8/channel:64"; },
+      [](Index& i) { i.caches[0].runs[0].key_format = "uint4/axis:0:9223372036854775807"; },
+      [](Index& i) { i.caches[0].runs[0].value_format = "q8_0"; },
       [](Index& i) { i.caches[0].runs[0].offset += 64; },
       [](Index& i) { i.caches[0].runs[0].stride = 0; },
       [](Index& i) { i.caches[0].runs[1].offset = kHuge; },

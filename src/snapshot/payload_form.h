@@ -32,7 +32,8 @@ std::optional<PayloadForm> FormOf(const PagePayload& payload);
 //   float16                             plain numbers
 //   q8_0                                records of llama.cpp
 //   <type>/<cells>[/<scales>][/<zero>]  codes of a type such as uint4, where
-//     <cells> says what shares a scale: tensor; channel:G or token:G, blocks of G along axis 2 or 3;
+//     <cells> says what shares a scale: tensor; channel:G or token:G, blocks of G along axis 2 or
+//     3;
 //             axis:A:G, blocks of G along another one; axis:A, a scale for each index of an axis
 //     <scales> is their type, unless it is float16
 //     <zero> is zero_points or no_zero_points, where that is not what the type has by itself:

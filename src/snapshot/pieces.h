@@ -10,7 +10,8 @@
 
 namespace onnx_light::snapshot {
 
-// Whether a side of a page is encoded. Such a page keeps its capacity and is never cut at its start.
+// Whether a side of a page is encoded. Such a page keeps its capacity and is never cut at its
+// start.
 inline bool IsEncoded(const Page& page) {
   return !DenseDType(page.key()) || !DenseDType(page.value());
 }

@@ -145,7 +145,7 @@ uint64_t Snapshot::nbytes() const {
           (last - 1 - span.start) / span.length - (first - span.start) / span.length + 1;
       const snapshot::BlockLayout& block =
           state_->records[span.record].layout.caches[span.cache].blocks[span.run];
-      total += pages * (block.key_size + block.value_size);
+      for (const snapshot::Slot& slot : block.slots()) total += pages * slot.size;
     }
   }
   return total;

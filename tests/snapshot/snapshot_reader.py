@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import encoded_reader
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import xxhash
-import encoded_reader
 
 SCHEMA = Path(__file__).parents[2] / "proto" / "onnx_light.proto"
 MAGIC = b"onnx_light.kvcache\r\n\x1a\n"

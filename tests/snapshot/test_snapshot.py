@@ -155,7 +155,9 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         ),
         ("snapshot.metadata", "metadata[onnx_light.x]", {"metadata": {"onnx_light.x": ""}}),
         ("snapshot.name", "caches[0]", {"caches": {"": cache()}}),
-        ("snapshot.policy", "policy", {"policy": "int8"}),
+        ("snapshot.policy", "policy['x']", {"policy": {"x": "int8"}}),
+        ("quant.policy", "policy", {"policy": ""}),
+        ("quant.width", "layers.0.key", {"policy": "k=q8_0"}),
     ):
         with pytest.raises(CodedError) as error:
             snapshot.save(**{"caches": caches(), "path": path, **arguments})  # type: ignore[arg-type]
