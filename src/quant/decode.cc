@@ -13,14 +13,22 @@
 namespace onnx_light {
 namespace {
 
-// Where floats go that are computed a row at a time.
+// Where rows go that are computed as floats, one after the other.
 class RowTarget {
  public:
-  RowTarget(DType dtype, int64_t width, void* target)
-      : dtype_(dtype), width_(width), target_(static_cast<std::byte*>(target)) {}
+  // `padded` floats are computed for each row.
+  RowTarget(DType dtype, int64_t width, int64_t padded, void* target)
+      : dtype_(dtype), width_(width), target_(static_cast<std::byte*>(target)) {
+    const bool is_aligned = reinterpret_cast<uintptr_t>(target) % alignof(float) == 0;
+    if (dtype != DType::kFloat32 || padded != width || !is_aligned) row_.resize(padded);
+  }
 
-  void Write(const float* row) {
-    ConvertElements(DType::kFloat32, row, dtype_, target_, width_);
+  // Where to compute the next row; the target itself where that will do.
+  float* Row() { return row_.empty() ? reinterpret_cast<float*>(target_) : row_.data(); }
+  void Finish() {
+    if (!row_.empty()) {
+      ConvertElements(DType::kFloat32, row_.data(), dtype_, target_, width_);
+    }
     target_ += width_ * ElementSize(dtype_);
   }
 
@@ -28,36 +36,42 @@ class RowTarget {
   const DType dtype_;
   const int64_t width_;
   std::byte* target_;
+  std::vector<float> row_;
 };
 
 void DecodeAffine(const EncodedPayload& payload, const AffineLayout& layout, int64_t batch,
-                  int64_t head, int64_t first, int64_t count, RowTarget& target) {
+                  int64_t head, int64_t first, int64_t count, DType dtype, void* target) {
   const auto& dims = payload.dims;
-  const int64_t width = dims[3];
+  const int64_t width = dims[3], padded = PaddedWidth(width);
+  RowTarget rows(dtype, width, padded, target);
   ParameterRows parameters(layout, dims, payload.scales.data, payload.zero_points.data);
-  std::vector<uint8_t> codes(PaddedWidth(width));
-  std::vector<float> row(PaddedWidth(width));
+  const bool direct = CodeBits(layout.code_type) == 8 && padded == width;
+  std::vector<uint8_t> unpacked(padded);
   const QuantKernels& kernels = SelectedQuantKernels();
   int64_t place = ((batch * dims[1] + head) * dims[2] + first) * width;
   for (int64_t i = 0; i < count; ++i, place += width) {
     parameters.MoveTo(batch, head, first + i);
-    UnpackCodes(payload.codes.data, layout.code_type, place, width, codes.data());
-    kernels.decode_row(codes.data(), IsSigned(layout.code_type), PaddedWidth(width),
-                       parameters.scale(), parameters.zero_point(), row.data());
-    target.Write(row.data());
+    const auto* codes = reinterpret_cast<const uint8_t*>(payload.codes.data) + place;
+    if (!direct) {
+      UnpackCodes(payload.codes.data, layout.code_type, place, width, unpacked.data());
+      codes = unpacked.data();
+    }
+    kernels.decode_row(codes, IsSigned(layout.code_type), padded, parameters.scale(),
+                       parameters.zero_point(), rows.Row());
+    rows.Finish();
   }
 }
 
 void DecodeRecordRows(const EncodedPayload& payload, PageType type, int64_t batch, int64_t head,
-                      int64_t first, int64_t count, RowTarget& target) {
+                      int64_t first, int64_t count, DType dtype, void* target) {
   const auto& dims = payload.dims;
   const int64_t row_size = dims[3] / kRecordValues * RecordSize(type);
   const std::byte* records =
       payload.codes.data + ((batch * dims[1] + head) * dims[2] + first) * row_size;
-  std::vector<float> row(dims[3]);
+  RowTarget rows(dtype, dims[3], dims[3], target);
   for (int64_t i = 0; i < count; ++i, records += row_size) {
-    DecodeRecords(type, records, dims[3], row.data());
-    target.Write(row.data());
+    DecodeRecords(type, records, dims[3], rows.Row());
+    rows.Finish();
   }
 }
 
@@ -75,12 +89,11 @@ void CheckDecodable(const EncodedPayload& payload, const std::string& path) {
 
 void DecodeRows(const EncodedPayload& payload, int64_t batch, int64_t head, int64_t first,
                 int64_t count, DType dtype, void* target) {
-  RowTarget rows(dtype, payload.dims[3], target);
   if (const AffineLayout* affine = payload.affine()) {
-    DecodeAffine(payload, *affine, batch, head, first, count, rows);
+    DecodeAffine(payload, *affine, batch, head, first, count, dtype, target);
   } else {
     DecodeRecordRows(payload, std::get<RecordLayout>(payload.layout).type, batch, head, first,
-                     count, rows);
+                     count, dtype, target);
   }
 }
 

@@ -103,12 +103,12 @@ void CheckEncodable(const ArrayView& rows, const PageFormat& format, const std::
   CheckWidth(rows.width(), format, path);
   const float most =
       format.is_affine() ? std::numeric_limits<float>::max() : MostInRecord(format.type());
+  const QuantKernels& kernels = SelectedQuantKernels();
   FloatRows source(rows);
   ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
     const float* row = source.Row(batch, head, token);
-    bool fits = true;  // false for NaN, too
-    for (int64_t i = 0; i < rows.width(); ++i) fits &= std::fabs(row[i]) <= most;
-    if (!fits) ThrowNotEncodable(row, {batch, head, token}, format, most, path);
+    if (kernels.are_within(row, PaddedWidth(rows.width()), most)) return;
+    ThrowNotEncodable(row, {batch, head, token}, format, most, path);
   });
 }
 
@@ -130,15 +130,18 @@ EncodedPayload EncodeWith(const ArrayView& rows, const AffineLayout& layout, Sha
   CodeRow row(layout, width);
   std::vector<uint8_t> codes(PaddedWidth(width));
   const QuantKernels& kernels = SelectedQuantKernels();
+  const bool direct = bits == 8 && width % kLanes == 0;
   int64_t first = 0;
   ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
     if (parameters.MoveTo(batch, head, token)) {
       row.SetScales(parameters.scale(), width);
       if (zero_points.size != 0) row.SetZeroPoints(parameters.zero_point(), width);
     }
+    uint8_t* target =
+        direct ? reinterpret_cast<uint8_t*>(packed.mutable_data()) + first : codes.data();
     kernels.encode_row(source.Row(batch, head, token), PaddedWidth(width),
-                       row.Parameters(parameters.zero_point()), codes.data());
-    PackCodes(codes.data(), width, bits, first, packed.mutable_data());
+                       row.Parameters(parameters.zero_point()), target);
+    if (!direct) PackCodes(codes.data(), width, bits, first, packed.mutable_data());
     first += width;
   });
   return {rows.shape, layout, SharedBytes(std::move(packed)), std::move(scales),

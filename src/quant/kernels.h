@@ -46,6 +46,8 @@ struct QuantKernels {
   void (*widen_ranges)(const float* row, int64_t count, float* low, float* high);
   // The smallest and the largest of any number of elements, at least one.
   void (*find_range)(const float* values, int64_t count, float* low, float* high);
+  // Whether all magnitudes are at most `most`; no NaN is.
+  bool (*are_within)(const float* row, int64_t count, float most);
   // codes[i] = round(row[i] / divisor[i]), within the bounds, + zero_point[i].
   void (*encode_row)(const float* row, int64_t count, const RowParameters& parameters,
                      uint8_t* codes);

@@ -6,6 +6,10 @@
 // The compiler must not contract products and sums (-ffp-contract=off): the bits of a scale must
 // not depend on the instruction set. Sums run over the elements of a lane in order, never across
 // lanes.
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "quant/kernels.h"
 
 #ifndef ONNX_LIGHT_KERNELS
@@ -29,8 +33,6 @@ constexpr int kPart = 4;
 constexpr int kParts = kWidth / kPart;
 using FloatPart = float __attribute__((vector_size(4 * kPart)));
 using IntPart = int32_t __attribute__((vector_size(4 * kPart)));
-using BytePart = uint8_t __attribute__((vector_size(kPart)));
-using SignedBytePart = int8_t __attribute__((vector_size(kPart)));
 using WordPart = uint32_t __attribute__((vector_size(4 * kPart)));
 
 struct Floats {
@@ -57,6 +59,36 @@ inline Floats Load(const float* source) {
 }
 inline void Store(float* target, const Floats& value) {
   __builtin_memcpy(target, value.parts, sizeof(value.parts));
+}
+
+// The low bytes of whole numbers from -128 to 255. Compilers take such loops apart, so that each
+// instruction set has its own way here.
+inline void StoreBytes(uint8_t* target, const Floats& value) {
+  IntPart numbers[kParts];
+  for (int p = 0; p < kParts; ++p) {
+    numbers[p] = __builtin_convertvector(value.parts[p], IntPart) & 255;
+  }
+#if defined(__AVX512F__)
+  const auto bytes = _mm512_maskz_cvtepi32_epi8(0xffff, reinterpret_cast<__m512i>(numbers[0]));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(target), bytes);
+#elif defined(__AVX2__)
+  const __m256i halves = _mm256_packus_epi32(reinterpret_cast<__m256i>(numbers[0]),
+                                             reinterpret_cast<__m256i>(numbers[1]));
+  const __m256i in_order = _mm256_permute4x64_epi64(halves, 0xd8);
+  const __m128i bytes =
+      _mm_packus_epi16(_mm256_castsi256_si128(in_order), _mm256_extracti128_si256(in_order, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(target), bytes);
+#elif defined(__SSE2__)
+  const __m128i first =
+      _mm_packs_epi32(reinterpret_cast<__m128i>(numbers[0]), reinterpret_cast<__m128i>(numbers[1]));
+  const __m128i second =
+      _mm_packs_epi32(reinterpret_cast<__m128i>(numbers[2]), reinterpret_cast<__m128i>(numbers[3]));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm_packus_epi16(first, second));
+#else
+  for (int i = 0; i < kWidth; ++i) {
+    target[i] = static_cast<uint8_t>(numbers[i / kPart][i % kPart]);
+  }
+#endif
 }
 
 inline Floats operator+(const Floats& a, const Floats& b) {
@@ -113,10 +145,14 @@ void FindRange(const float* values, int64_t count, float* low, float* high) {
     float leasts[kWidth], mosts[kWidth];
     Store(leasts, least_parts);
     Store(mosts, most_parts);
-    for (int lane = 0; lane < kWidth; ++lane) {
-      least = leasts[lane] < least ? leasts[lane] : least;
-      most = most < mosts[lane] ? mosts[lane] : most;
+    for (int half = kWidth / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) {
+        leasts[lane] = leasts[lane + half] < leasts[lane] ? leasts[lane + half] : leasts[lane];
+        mosts[lane] = mosts[lane] < mosts[lane + half] ? mosts[lane + half] : mosts[lane];
+      }
     }
+    least = leasts[0];
+    most = mosts[0];
   }
   for (; i < count; ++i) {
     least = values[i] < least ? values[i] : least;
@@ -126,39 +162,45 @@ void FindRange(const float* values, int64_t count, float* low, float* high) {
   *high = most;
 }
 
-void EncodeRow(const float* row, int64_t count, const RowParameters& parameters, uint8_t* codes) {
+bool AreWithin(const float* row, int64_t count, float most) {
+  IntPart beyond{};
   for (int64_t i = 0; i < count; i += kWidth) {
-    const Floats quotient = Load(row + i) / Load(parameters.divisor + i);
-    const Floats level =
-        Round(Clamp(quotient, Load(parameters.least + i), Load(parameters.most + i)));
-    const Floats code = level + Load(parameters.zero_point + i);
+    const Floats value = Load(row + i);
     for (int p = 0; p < kParts; ++p) {
-      const IntPart numbers = __builtin_convertvector(code.parts[p], IntPart);
-      const BytePart bytes = __builtin_convertvector(numbers, BytePart);
-      __builtin_memcpy(codes + i + p * kPart, &bytes, sizeof(bytes));
+      beyond |= ~((value.parts[p] <= most) & (value.parts[p] >= -most));
     }
+  }
+  int32_t any = 0;
+  for (int i = 0; i < kPart; ++i) any |= beyond[i];
+  return any == 0;
+}
+
+void EncodeRow(const float* row, int64_t count, const RowParameters& parameters, uint8_t* codes) {
+  const RowParameters arrays = parameters;
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Floats quotient = Load(row + i) / Load(arrays.divisor + i);
+    const Floats level = Round(Clamp(quotient, Load(arrays.least + i), Load(arrays.most + i)));
+    StoreBytes(codes + i, level + Load(arrays.zero_point + i));
   }
 }
 
-template <typename CodePart>
-inline void DecodeCodes(const uint8_t* codes, int64_t count, const float* scale,
-                        const float* zero_point, float* row) {
-  for (int64_t i = 0; i < count; i += kWidth) {
-    const Floats code = ForParts([=](int p) {
-      CodePart part;
-      __builtin_memcpy(&part, codes + i + p * kPart, sizeof(part));
-      return __builtin_convertvector(__builtin_convertvector(part, IntPart), FloatPart);
-    });
-    Store(row + i, (code - Load(zero_point + i)) * Load(scale + i));
+// A loop that the compiler turns into vectors by itself: it knows better how to widen bytes.
+template <typename Code>
+inline void DecodeCodes(const uint8_t* __restrict codes, int64_t count,
+                        const float* __restrict scale, const float* __restrict zero_point,
+                        float* __restrict row) {
+  for (int64_t i = 0; i < count / kWidth * kWidth; ++i) {
+    const auto code = static_cast<Code>(codes[i]);
+    row[i] = (static_cast<float>(static_cast<int32_t>(code)) - zero_point[i]) * scale[i];
   }
 }
 
 void DecodeRow(const uint8_t* codes, bool is_signed, int64_t count, const float* scale,
                const float* zero_point, float* row) {
   if (is_signed) {
-    DecodeCodes<SignedBytePart>(codes, count, scale, zero_point, row);
+    DecodeCodes<int8_t>(codes, count, scale, zero_point, row);
   } else {
-    DecodeCodes<BytePart>(codes, count, scale, zero_point, row);
+    DecodeCodes<uint8_t>(codes, count, scale, zero_point, row);
   }
 }
 
@@ -277,6 +319,7 @@ void SearchScales(const SearchGroups& groups) {
 }  // namespace
 
 extern const QuantKernels kQuantKernels;
-const QuantKernels kQuantKernels{WidenRanges, FindRange, EncodeRow, DecodeRow, SearchScales};
+const QuantKernels kQuantKernels{WidenRanges, FindRange, AreWithin,
+                                 EncodeRow,   DecodeRow, SearchScales};
 
 }  // namespace onnx_light::ONNX_LIGHT_KERNELS

@@ -69,6 +69,21 @@ TEST(QuantKernels, EqualBitsOnEveryInstructionSet) {
   }
 }
 
+TEST(QuantKernels, NumbersOutsideABoundAreFound) {
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > WidestIsa()) continue;
+    const auto are_within = QuantKernelsFor(isa).are_within;
+    for (int place = 0; place < 48; ++place) {
+      std::vector<float> row(48, -3);
+      EXPECT_TRUE(are_within(row.data(), 48, 3));
+      for (float wrong : {3.5f, -3.5f, INFINITY, -INFINITY, NAN}) {
+        row[place] = wrong;
+        EXPECT_FALSE(are_within(row.data(), 48, 3));
+      }
+    }
+  }
+}
+
 TEST(QuantKernels, RangesOfAnyLength) {
   std::mt19937 random(5);
   for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {

@@ -16,7 +16,10 @@ void Spread(const std::vector<float>& cells, int64_t cell_width, int64_t width, 
   } else if (cell_width == 1) {
     std::copy(cells.begin(), cells.end(), row);
   } else {
-    for (int64_t i = 0; i < width; ++i) row[i] = cells[i / cell_width];
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const int64_t first = static_cast<int64_t>(i) * cell_width;
+      std::fill_n(row + first, std::min(cell_width, width - first), cells[i]);
+    }
   }
 }
 
@@ -60,8 +63,13 @@ ParameterRows::ParameterRows(const AffineLayout& layout, const std::array<int64_
       codes_(zero_points == nullptr ? 0 : counts_[3]) {}
 
 bool ParameterRows::MoveTo(int64_t batch, int64_t head, int64_t token) {
-  const int64_t row =
-      (batch / cell_[0] * counts_[1] + head / cell_[1]) * counts_[2] + token / cell_[2];
+  // Divisions take longer than all the rest of a short row.
+  if (batch != batch_ || head != head_) {
+    batch_ = batch;
+    head_ = head;
+    first_row_ = (batch / cell_[0] * counts_[1] + head / cell_[1]) * counts_[2];
+  }
+  const int64_t row = first_row_ + (cell_[2] == 1 ? token : counts_[2] == 1 ? 0 : token / cell_[2]);
   const int64_t first = row * counts_[3];
   if (first == first_) return false;
   first_ = first;

@@ -53,7 +53,8 @@ class ParameterRows {
   const int64_t width_;
   const std::byte* scales_;
   const std::byte* zero_points_;
-  int64_t first_ = -1;  // the cell where the row begins
+  int64_t first_ = -1;                              // the cell where the row begins
+  int64_t batch_ = -1, head_ = -1, first_row_ = 0;  // the row of cells of batch_ and head_
   std::vector<float> cell_values_, scale_, zero_point_;
   std::vector<uint8_t> codes_;
 };
