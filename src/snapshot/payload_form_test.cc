@@ -35,13 +35,34 @@ TEST(PayloadForm, Texts) {
 }
 
 TEST(PayloadForm, OtherTexts) {
-  for (const char* text :
-       {"", "float64", "f16", "int8", "int8/", "int8/row", "int8/channel", "int8/channel:0",
-        "int8/channel:-1", "int8/channel:01", "int8/channel:1x", "int8/channel:1:2", "int8/axis",
-        "int8/axis:4", "int8/axis:2:8", "int8/axis:3:8", "int8/axis:1:2:3", "int8/tensor:1",
-        "int8/tensor/float16", "int8/tensor/float8_e5m2", "int8/tensor/no_zero_points",
-        "uint8/tensor/zero_points", "uint8/tensor/no_zero_points/float32", "int8/tensor/", "q8_0/",
-        "q8_0/tensor", "float16/tensor", "int8/axis:1:9223372036854775808"}) {
+  for (const char* text : {"",
+                           "float64",
+                           "f16",
+                           "int8",
+                           "int8/",
+                           "int8/row",
+                           "int8/channel",
+                           "int8/channel:0",
+                           "int8/channel:-1",
+                           "int8/channel:01",
+                           "int8/channel:1x",
+                           "int8/channel:1:2",
+                           "int8/axis",
+                           "int8/axis:4",
+                           "int8/axis:2:8",
+                           "int8/axis:3:8",
+                           "int8/axis:1:2:3",
+                           "int8/tensor:1",
+                           "int8/tensor/float16",
+                           "int8/tensor/float8_e5m2",
+                           "int8/tensor/no_zero_points",
+                           "uint8/tensor/zero_points",
+                           "uint8/tensor/no_zero_points/float32",
+                           "int8/tensor/",
+                           "q8_0/",
+                           "q8_0/tensor",
+                           "float16/tensor",
+                           "int8/axis:1:9223372036854775808"}) {
     EXPECT_FALSE(ParseForm(text)) << text;
   }
 }

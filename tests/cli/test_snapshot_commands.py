@@ -263,3 +263,44 @@ def test_inspect_shows_a_snapshot_as_the_message_that_it_is(path: Path) -> None:
     result = invoke("inspect", path, "--message", "ModelProto")
     assert result.exit_code == 0
     assert "paged_cache_initializer 3 x PagedCacheProto" in result.stdout
+
+
+def test_quantize_says_what_is_true(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b.kvcache"
+    policy = "key=int8/channel value=uint4/token:8"
+    result = invoke("quantize", path, target, "--policy", policy, "--json")
+    assert result.exit_code == 0
+    said = json.loads(result.stdout)
+    assert said["policy"] == policy
+    assert said["nbytes"] == [path.stat().st_size, target.stat().st_size]
+    with snapshot.open(path) as old, snapshot.open(target, verify="full") as new:
+        assert (new.identity, new.metadata) == (old.identity, old.metadata)
+        assert new.tokens is not None
+        assert np.array_equal(new.tokens, np.arange(7, 52))
+        for side in ("key", "value"):
+            before, after = (
+                np.stack([getattr(file[i], f"{side}_array")("float32") for i in range(3)])
+                for file in (old, new)
+            )
+            error = np.linalg.norm(np.float64(after) - before) / np.linalg.norm(np.float64(before))
+            assert said[f"{side}_rms_error"] == pytest.approx(error, rel=1e-6)
+            assert 0.001 < error < 0.2
+        assert said["bits_per_value"] == [16, pytest.approx(new[0].bits_per_value)]
+    shown = invoke("quantize", path, target, "--policy", "int8")
+    assert "x smaller" in shown.stdout
+    assert "key=int8/channel value=int8/token: relative RMS error of keys" in shown.stdout
+
+
+@pytest.mark.parametrize("policy", ["int9", "", "q8_0"])  # the width is no multiple of 32
+def test_quantize_refuses_policies_before_it_writes(policy: str, path: Path) -> None:
+    before = path.read_bytes()
+    result = invoke("quantize", path, path, "--policy", policy)
+    assert result.exit_code == 2
+    assert "[quant." in result.stderr
+    assert path.read_bytes() == before
+
+
+def test_a_file_takes_its_own_place(path: Path) -> None:
+    assert invoke("quantize", path, path, "-p", "int8").exit_code == 0
+    with snapshot.open(path, verify="full") as opened:
+        assert opened[0] == caches()["layers.0"].quantize("int8")

@@ -243,6 +243,40 @@ def verify(
 
 @app.command()
 @_fails_in_one_line
+def quantize(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A snapshot.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="DST", help="The new file; it may be SRC itself.")
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            metavar="TEXT",
+            help="A preset (int8, int4), a format for keys and values (q8_0, float16), or both by "
+            "name: 'key=int8/channel value=uint4/token:64'.",
+        ),
+    ],
+    as_json: _Json = False,
+) -> None:
+    """Write a snapshot with its pages in other formats; no model is needed."""
+    from onnx_light.cli import quantize as quantization
+
+    output: Output = context.obj
+    with output.progress() as advance:
+        result = quantization.quantize_file(
+            source, target, policy, functools.partial(advance, "writing")
+        )
+    if as_json:
+        output.show_json({"source": str(source), "target": str(target), **result.to_dict()})
+    else:
+        output.show(*quantization.render(str(source), str(target), result))
+
+
+@app.command()
+@_fails_in_one_line
 def generate(
     context: typer.Context,
     model: Annotated[
