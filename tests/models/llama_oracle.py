@@ -15,7 +15,10 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize
 
-MISTAKES = ("epsilon", "pairs", "base", "groups", "causal", "scale", "gate", "factors")
+MISTAKES = (
+    ("epsilon", "pairs", "inverse", "base", "resume", "groups")
+    + ("causal", "scale", "gate", "tied", "factors")
+)
 
 
 class Oracle:
@@ -53,9 +56,14 @@ class Oracle:
         frequencies = base ** (-np.arange(half) * 2 / self.width)
         if "rope_freqs.weight" in self.weights and "factors" not in self.mistakes:
             frequencies = frequencies / self.weights["rope_freqs.weight"]
-        angles = np.arange(len(values))[:, None, None] * frequencies
-        turned = np.exp(1j * angles)
-        if "pairs" in self.mistakes:
+        positions = np.arange(len(values))
+        if "resume" in self.mistakes:  # a second chunk that begins at 0 again
+            positions = positions % 16
+        turned = np.exp(1j * positions[:, None, None] * frequencies)
+        if "inverse" in self.mistakes:  # rows reordered in the wrong direction
+            swapped = values.reshape(*values.shape[:-1], 2, half).swapaxes(-1, -2)
+            values = swapped.reshape(values.shape)
+        if self.mistakes & {"pairs", "inverse"}:
             result = (values[..., :half] + 1j * values[..., half:]) * turned
             return np.concatenate([result.real, result.imag], -1)
         result = (values[..., 0::2] + 1j * values[..., 1::2]) * turned
@@ -101,6 +109,8 @@ class Oracle:
             product = gate / (1 + np.exp(-gate)) * up
             hidden = hidden + product @ weights[block + "ffn_down.weight"].T
         table = weights.get("output.weight", weights["token_embd.weight"])
+        if "tied" in self.mistakes:
+            table = weights["token_embd.weight"]
         return self.norm(hidden, weights["output_norm.weight"]) @ table.T, state
 
     def logits(self, ids: Iterable[int]) -> np.ndarray:

@@ -270,6 +270,21 @@ def test_unsupported_type_is_named(tmp_path: Path) -> None:
     assert "I8" in error.message
 
 
+@pytest.mark.parametrize("number", [4, 31, 200, 2**32 - 1])
+def test_unknown_type_numbers_are_named(tmp_path: Path, number: int) -> None:
+    path = write_tiny(tmp_path / "m.gguf")
+    data = bytearray(path.read_bytes())
+    name = b"blk.0.ffn_up.weight"
+    place = data.index(name) + len(name) + 4 + 2 * 8  # behind the rank and two dims
+    assert struct.unpack_from("<I", data, place) == (0,)  # F32
+    struct.pack_into("<I", data, place, number)
+    path.write_bytes(data)
+    error = refusal(path)
+    assert error.code == "models.tensor_type"
+    assert name.decode() in error.message
+    assert str(number) in error.message
+
+
 def test_weights_digest_follows_its_definition(tmp_path: Path, smollm: Path) -> None:
     path = write_model(tmp_path / "m.gguf", types={"attn_q": "Q8_0", "token": "F16"})
     for source in (path, smollm):
