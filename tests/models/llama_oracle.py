@@ -15,9 +15,12 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize
 
-MISTAKES = (
-    ("epsilon", "pairs", "inverse", "base", "resume", "groups")
-    + ("causal", "scale", "gate", "tied", "factors")
+MISTAKES = ("epsilon", "pairs", "inverse", "base", "resume", "groups") + (
+    "causal",
+    "scale",
+    "gate",
+    "tied",
+    "factors",
 )
 
 

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +104,16 @@ def hole_maker(folder: Path) -> Callable[[int, int], None]:
     return advance
 
 
+def data_after(path: Path, place: int) -> Iterator[tuple[int, bytes]]:
+    """The parts of a sparse file that are no holes."""
+    with path.open("rb") as file:
+        size = path.stat().st_size  # the end of a file is a hole, and a foot comes before it
+        while place < size:
+            start = os.lseek(file.fileno(), place, os.SEEK_DATA)
+            place = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            yield start, os.pread(file.fileno(), place - start, start)
+
+
 @pytest.mark.long
 def test_a_file_above_two_gibibytes(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
@@ -129,18 +139,11 @@ def test_a_file_above_two_gibibytes(tmp_path: Path) -> None:
             assert not read.value_array()[0, 7, :-1].any()
             assert np.array_equal(read.key_array(), rows)  # records may cut pages
     # The marks of the last layer lie where 31 bits do not reach, on 64 bytes.
-    with path.open("rb") as file:
-        places = []
-        end = 2**31
-        while True:
-            try:
-                start = os.lseek(file.fileno(), end, os.SEEK_DATA)
-            except OSError as error:
-                assert error.errno == errno.ENXIO
-                break
-            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-            data = os.pread(file.fileno(), end - start, start)
-            places += [start + m.start() for m in re.finditer(re.escape(marks.tobytes()), data)]
+    places = [
+        start + found.start()
+        for start, data in data_after(path, 2**31)
+        for found in re.finditer(re.escape(marks.tobytes()), data)
+    ]
     assert places
     assert all(place % 64 == 0 for place in places)
     report = snapshot.verify(path)
