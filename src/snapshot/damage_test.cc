@@ -249,6 +249,38 @@ TEST(Damage, AnIndexThatLies) {
   EXPECT_EQ(Thrown<ValueError>([&] { snapshot.Cache(0); }).path(), "a.blocks[0]");
 }
 
+// What is wrong before a tear is in the report, too.
+TEST(Damage, BeforeATear) {
+  const std::string lying =
+      WithIndex(SmallFile(), [](snapshot::Index& index) { index.caches[0].page_size = 0; });
+  const std::string torn = lying + std::string(640, '\0');
+  EXPECT_EQ(OpenError(torn).code(), "snapshot.torn");
+  const SnapshotReport report = VerifySnapshot(Source(torn));
+  ASSERT_EQ(report.problems.size(), 2u);
+  EXPECT_EQ(report.problems[0].code, "snapshot.corrupt");
+  EXPECT_EQ(report.problems[0].path, "record[0].index");
+  EXPECT_EQ(report.problems[1].code, "snapshot.torn");
+  EXPECT_EQ(report.problems[1].offset, lying.size());
+}
+
+// A key that only a later program knows is not taken for the user's, which could not be saved
+// again.
+TEST(Damage, ReservedMetadataIsSkipped) {
+  std::string bytes = SmallFile();
+  const std::string known = "onnx_light.identity.weights", later = "onnx_light.identica.weights";
+  const size_t at = bytes.find(known);
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, known.size(), later);
+  const Snapshot snapshot = OpenBytes(WithIndex(bytes, [&](snapshot::Index& index) {
+    for (snapshot::Extent& extent : index.extents) {
+      if (extent.name != snapshot::kModelExtent) continue;
+      extent.checksum = Checksum(AsBytes(bytes).subspan(extent.offset, extent.length));
+    }
+  }));
+  EXPECT_EQ(snapshot.identity(), KeyValues());
+  EXPECT_EQ(snapshot.metadata(), (KeyValues{{"k", "v"}}));
+}
+
 // Any index at all, with checksums that fit, either opens or is refused.
 TEST(Damage, RandomIndexBytes) {
   const std::string bytes = SmallFile();

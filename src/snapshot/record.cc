@@ -170,6 +170,7 @@ class RecordReader {
       const std::string_view key = entry->key();
       if (!IsUtf8(key) || !IsUtf8(entry->value())) FailIndex("metadata that is no UTF-8");
       const bool identity = key.starts_with(kIdentityPrefix);
+      if (!identity && key.starts_with(kReservedPrefix)) continue;  // of a later program
       (identity ? record_.identity : record_.metadata)
           .emplace_back(key.substr(identity ? kIdentityPrefix.size() : 0), entry->value());
     }

@@ -212,23 +212,25 @@ void Snapshot::ToModel(Arena& arena, ModelProto& model) const {
 
 SnapshotReport VerifySnapshot(SharedBytes source, const std::string& name,
                               const ProgressCallback& progress) {
-  const auto verify = [&](bool recover) {
-    return Snapshot::State(source, name, recover).Verify(progress);
-  };
-  try {
-    return verify(false);
-  } catch (const snapshot::Failure& failure) {
-    const SnapshotProblem& problem = failure.problem();
-    if (problem.code == "snapshot.corrupt") {
-      SnapshotReport report;
-      report.problems.push_back(problem);
-      return report;
+  SnapshotReport report;
+  // What keeps the records from being read; nothing where the report is made.
+  const auto verify = [&](bool recover) -> std::optional<SnapshotProblem> {
+    try {
+      report = Snapshot::State(source, name, recover).Verify(progress);
+      return std::nullopt;
+    } catch (const snapshot::Failure& failure) {
+      const SnapshotProblem& problem = failure.problem();
+      if (problem.code == "snapshot.corrupt" || problem.code == "snapshot.torn") return problem;
+      throw snapshot::ToError(name, problem);
     }
-    if (problem.code != "snapshot.torn") throw snapshot::ToError(name, problem);
-    SnapshotReport report = verify(true);
-    report.problems.push_back(problem);
-    return report;
+  };
+  const auto problem = verify(false);
+  if (!problem) return report;
+  if (problem->code == "snapshot.torn") {
+    if (const auto earlier = verify(true)) report.problems.push_back(*earlier);
   }
+  report.problems.push_back(*problem);
+  return report;
 }
 
 SnapshotReport VerifySnapshotFile(const std::string& path, const ProgressCallback& progress) {

@@ -1,0 +1,121 @@
+"""make_seeds.py FOLDER: writes inputs to begin with into FOLDER/NAME for every fuzz target NAME.
+
+They come from the test files that the installed `onnx` package carries, and from what this package
+writes; nothing of it is kept in the repository.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+import message_schema
+from onnx_light import PagedCache, snapshot
+from onnx_light.identity import ModelIdentity
+
+_MAX_SIZE = 1500  # the fuzzer's own limit is 4096, for two of them
+
+
+def class_bytes() -> dict[str, bytes]:
+    """The byte that chooses a class: its place among all, as ClassOf in fuzz.h."""
+    messages = message_schema.load().all_messages()
+    return {message.full_name: bytes([i]) for i, message in enumerate(messages)}
+
+
+def onnx_messages() -> Iterator[tuple[str, bytes]]:
+    """Class and bytes of the small test files of onnx, one of each size."""
+    spec = find_spec("onnx")
+    if spec is None or spec.origin is None:
+        raise SystemExit("make_seeds: the package onnx is not installed")
+    folder = Path(spec.origin).parent / "backend" / "test" / "data"
+    seen = set()
+    for path in sorted([*folder.rglob("*.onnx"), *folder.rglob("*.pb")]):
+        size = path.stat().st_size
+        if size <= _MAX_SIZE and size not in seen:
+            seen.add(size)
+            yield "ModelProto" if path.suffix == ".onnx" else "TensorProto", path.read_bytes()
+
+
+def caches() -> Iterator[PagedCache]:
+    """Small caches: of two dtypes, with full and with open pages, with a window."""
+    random = np.random.default_rng(0)
+    for dtype, tokens in itertools.product((np.float32, np.float16), (1, 4, 6)):
+        key = random.standard_normal((1, 2, tokens, 3)).astype(dtype)
+        value = random.standard_normal((1, 2, tokens, 5)).astype(dtype)
+        cache = PagedCache.from_arrays(key, value, page_size=4)
+        yield cache
+        yield cache.drop_before(tokens)
+    yield PagedCache(page_size=4)
+
+
+def encoded_caches() -> Iterator[PagedCache]:
+    """Small caches with pages of every kind of codes."""
+    key = np.random.default_rng(0).standard_normal((1, 1, 5, 32)).astype(np.float32)
+    for policy in (
+        "int8",
+        "int8/token",
+        "uint4/channel:2",
+        "int4",
+        "uint2/token:8",
+        "q4_0",
+        "q8_0",
+    ):
+        yield PagedCache.from_arrays(key, -key, page_size=4, policy=policy)
+
+
+def snapshots() -> Iterator[bytes]:
+    """Files of one cache with all that a file can have, and of two with nothing else."""
+    for cache in caches():
+        tokens = np.arange(cache.end, dtype=np.int64)
+        identity = ModelIdentity(architecture="llama")
+        yield snapshot.dumps([cache], tokens=tokens, identity=identity, metadata={"k": "v"})
+        yield snapshot.dumps({"a": cache, "b": cache})
+
+
+def external_data() -> Iterator[bytes]:
+    """An option byte, then lines "LOCATION OFFSET LENGTH"."""
+    locations = ["data", "sub/data", "./sub//data", "big", "empty", "link", "hard", "fifo", "sub"]
+    locations += ["../secret", "up/secret", "/etc/passwd", "sub/../data", "none", "#0", ""]
+    ranges = ["\t\t", "\t0\t100", "\t64\t36", "\t99\t2", "\t18446744073709551615\t1", "\t-1\t+1"]
+    for location, part in itertools.product(locations, ranges):
+        yield bytes([0]) + (location + part).encode()
+    for options in range(16):
+        lines = ["data\t0\t10", "data\t5\t50", "data\t20\t", "sub/data\t1\t4999", "big\t0\t70000"]
+        yield bytes([options]) + "\n".join(lines).encode()
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """Pairs of a target's name and an input."""
+    classes = class_bytes()
+    previous: dict[str, bytes] = {}
+    for name, data in onnx_messages():
+        yield "parse", classes[name] + data
+        yield "text", classes[name] + data
+        other = previous.get(name, data)
+        yield "compare", classes[name] + len(data).to_bytes(2, "little") + data + other
+        previous[name] = data
+    for cache in itertools.chain(caches(), encoded_caches()):
+        data = cache.to_proto("layers.0").SerializeToString()
+        yield "cache_proto", data
+        yield "parse", classes["PagedCacheProto"] + data
+    for data in snapshots():
+        yield "snapshot", data
+    for data in external_data():
+        yield "external_data", data
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for i, (name, data) in enumerate(seeds()):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / f"{i:04}").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
