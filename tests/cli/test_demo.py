@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from onnx_light import CachePolicy
 from onnx_light.cli import demo
 from onnx_light.cli.app import app
 from onnx_light.cli.demo_model import find_model
@@ -71,7 +72,16 @@ def test_all_steps_hold(document: Path) -> None:
     assert tokenizer.decode(prompt[tokens:], skip_special_tokens=False).startswith("What is the")
     assert steps["save"]["nbytes"] > tokens * 30 * 2 * 3 * 64 * 4
     assert "Biscuit" in steps["read"]["texts"][0]
-    assert steps["resume"]["texts"] == steps["read"]["texts"]
+    plain, *quantized = steps["resume"]["files"]
+    assert (plain["texts"], plain["divergence"]) == (steps["read"]["texts"], 0)
+    assert plain["equal_tokens"] == plain["tokens"] == len(steps["read"]["answers"][0]["tokens"])
+    assert [file["policy"] for file in quantized] == list(map(str, CachePolicy.presets.values()))
+    for file, (most_bits, most_bytes, most) in zip(
+        quantized, ((12, 0.4, 0.002), (9, 0.3, 0.1)), strict=True
+    ):  # with the last page, which stays plain, of a short document
+        assert file["bits_per_value"] < most_bits
+        assert file["nbytes"] < most_bytes * plain["nbytes"]
+        assert 0 < file["divergence"] < most
     codes = [refusal["code"] for refusal in steps["refusal"]["refusals"]]
     assert codes == ["snapshot.kind", "snapshot.identity", "snapshot.corrupt", "snapshot.corrupt"]
 
@@ -85,13 +95,14 @@ def test_for_people(document: Path) -> None:
 
 
 def test_a_lost_bit_is_noticed(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = demo._texts  # called after the second process: its answers are replaced here
+    honest = demo._other_process
 
-    def other(tokenizer: Any, answers: list[Any]) -> list[str]:
-        answers[0].tokens[0] += 1
-        return honest(tokenizer, answers)
+    def other(order: dict[str, Any]) -> dict[str, Any]:
+        found = honest(order)
+        found["states"][""]["answers"][0]["tokens"][-1] += 1
+        return found
 
-    monkeypatch.setattr(demo, "_texts", other)
+    monkeypatch.setattr(demo, "_other_process", other)
     monkeypatch.setattr(demo, "_refusals", lambda *arguments: iter(()))
     result = CliRunner().invoke(app, _arguments(document))
     assert result.exit_code == 1

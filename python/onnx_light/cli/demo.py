@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from onnx_light import ModelIdentity, PagedCache, snapshot
+from onnx_light import CachePolicy, ModelIdentity, PagedCache, snapshot
 from onnx_light.cli.demo_answer import Answer, answer_questions
 from onnx_light.cli.demo_model import find_model
 from onnx_light.errors import CodedError
@@ -109,32 +109,59 @@ class SaveStep:
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """What another process made of one file.
+
+    Attributes:
+        policy: how its pages are stored; empty: as they came from the model.
+        nbytes: of the file; bits_per_value: of its pages, scales included.
+        quantize_seconds: for making this file from the first one.
+        load_seconds: for the whole state in the session, every page verified.
+        first_seconds: from there to the first token of the first answer.
+        equal_tokens: how many tokens of the answers, all together, are the ones of the process that
+            never stopped, until each differs for the first time; tokens: of how many.
+        divergence: of the next token's distribution from the one of the file as it came from the
+            model, Kullback-Leibler, in nats, the mean over the last question and its answer.
+    """
+
+    policy: str
+    nbytes: int
+    bits_per_value: float
+    quantize_seconds: float
+    load_seconds: float
+    first_seconds: float
+    texts: list[str]
+    equal_tokens: int
+    tokens: int
+    divergence: float
+
+    @property
+    def seconds(self) -> float:
+        """From the file to the first token of an answer."""
+        return self.load_seconds + self.first_seconds
+
+
+@dataclass(frozen=True)
 class ResumeStep:
-    """What another process made of the file.
+    """What another process made of the files.
 
     Attributes:
         start_seconds: until Python and the model were ready.
-        open_seconds: for the file alone: index, token ids and identity; no page is touched.
-        load_seconds: for the whole state in the session, every page verified.
+        open_seconds: for the first file alone: index, token ids and identity; no page is touched.
         recompute_seconds: reading the document and the first token of the first answer, as
-            measured in the process that never stopped; resume_seconds: the state from the file and
-            the same token.
-        same_tokens: whether all answers are the ones of the process that never stopped.
+            measured in the process that never stopped.
+        files: the one as it came from the model, then one for each preset of policies.
     """
 
     start_seconds: float
     open_seconds: float
-    load_seconds: float
     recompute_seconds: float
-    resume_seconds: float
-    answers: list[Answer]
-    texts: list[str]
-    same_tokens: bool
+    files: list[Resumed]
 
     @property
-    def ratio(self) -> float:
-        """How many times sooner the first token is there."""
-        return self.recompute_seconds / self.resume_seconds
+    def same_tokens(self) -> bool:
+        """Whether the first file gives all answers of the process that never stopped."""
+        return self.files[0].equal_tokens == self.files[0].tokens
 
 
 @dataclass(frozen=True)
@@ -176,7 +203,7 @@ def to_dict(step: Step) -> dict[str, Any]:
     """A step as plain values, its properties included."""
     result = dataclasses.asdict(step)
     if isinstance(step, ResumeStep):
-        result["ratio"] = step.ratio
+        result["same_tokens"] = step.same_tokens
     return {"step": type(step).__name__.removesuffix("Step").lower(), **result}
 
 
@@ -323,8 +350,51 @@ def _write_seconds(path: Path) -> float:
 def _resume(
     gguf: Path, tokenizer: Tokenizer, path: Path, prompts: list[list[int]], read: ReadStep
 ) -> ResumeStep:
-    order = {"model": str(gguf), "state": str(path), "prompts": prompts, "new_tokens": NEW_TOKENS}
+    paths = {"": path}
+    seconds = {"": 0.0}
+    for preset in CachePolicy.presets:
+        paths[preset] = path.with_suffix(f".{preset}.kvcache")
+        seconds[preset] = snapshot.quantize(path, paths[preset], preset).seconds
+    order = {
+        "model": str(gguf),
+        "states": {preset: str(file) for preset, file in paths.items()},
+        "prompts": prompts,
+        "new_tokens": NEW_TOKENS,
+        "probe": prompts[-1] + read.answers[-1].tokens,
+        "known": read.tokens,
+    }
     begin = time.time()
+    found = _other_process(order)
+    files = []
+    for preset, file in paths.items():
+        state = found["states"][preset]
+        answers = [Answer(**answer) for answer in state["answers"]]
+        with snapshot.open(file) as opened:
+            bits = float(np.mean([cache.bits_per_value for cache in opened.caches.values()]))
+        pairs = zip(answers, read.answers, strict=True)
+        files.append(
+            Resumed(
+                policy=str(CachePolicy.presets[preset]) if preset else "",
+                nbytes=file.stat().st_size,
+                bits_per_value=bits,
+                quantize_seconds=seconds[preset],
+                load_seconds=state["load_seconds"],
+                first_seconds=answers[0].first_seconds,
+                texts=_texts(tokenizer, answers),
+                equal_tokens=sum(common_prefix(new.tokens, old.tokens) for new, old in pairs),
+                tokens=sum(len(answer.tokens) for answer in read.answers),
+                divergence=state["divergence"],
+            )
+        )
+    return ResumeStep(
+        start_seconds=found["ready"] - begin,
+        open_seconds=found["open_seconds"],
+        recompute_seconds=read.seconds + read.answers[0].first_seconds,
+        files=files,
+    )
+
+
+def _other_process(order: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "onnx_light.cli.demo_answer"],
         input=json.dumps(order).encode(),
@@ -334,19 +404,8 @@ def _resume(
     if done.returncode:
         message = f"it ended with status {done.returncode}"
         raise CodedError("demo.process", "the second process", message)
-    found = json.loads(done.stdout)
-    answers = [Answer(**answer) for answer in found["answers"]]
-    same = [answer.tokens for answer in answers] == [answer.tokens for answer in read.answers]
-    return ResumeStep(
-        start_seconds=found["ready"] - begin,
-        open_seconds=found["open_seconds"],
-        load_seconds=found["load_seconds"],
-        recompute_seconds=read.seconds + read.answers[0].first_seconds,
-        resume_seconds=found["load_seconds"] + answers[0].first_seconds,
-        answers=answers,
-        texts=_texts(tokenizer, answers),
-        same_tokens=same,
-    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def _refusals(session: InferenceSession, gguf: Path, path: Path) -> Iterator[Refusal]:

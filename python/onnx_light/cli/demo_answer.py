@@ -1,4 +1,4 @@
-"""The demo's second process: opens a snapshot, takes the state from it, and answers questions.
+"""The demo's second process: opens snapshots, takes the state from each, and answers questions.
 
 Reads an order as JSON from standard input and writes what it found as JSON to standard output.
 """
@@ -11,10 +11,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from onnx_light import snapshot
 from onnx_light.models import end_tokens, from_gguf, generate
 from onnx_light.runtime import InferenceSession
+
+_Logits = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -47,24 +53,46 @@ def _answer(
     return Answer(tokens, (times[0] if times else end) - begin, end - begin)
 
 
+def _probe(session: InferenceSession, tokens: list[int], known: int) -> _Logits:
+    """The logits [tokens, vocabulary] behind each token from position `known` on."""
+    feed = {"input_ids": np.array([tokens[known:]]), "num_logits": np.array(len(tokens) - known)}
+    logits: _Logits = session.fork().run(["logits"], feed)[0][0].astype(np.float64)
+    return logits
+
+
+def _divergence(expected: _Logits, found: _Logits) -> float:
+    """The mean Kullback-Leibler divergence, in nats."""
+    one, other = (_log_softmax(logits) for logits in (expected, found))
+    return float((np.exp(one) * (one - other)).sum(-1).mean())
+
+
+def _log_softmax(logits: _Logits) -> _Logits:
+    shifted = logits - logits.max(-1, keepdims=True)
+    result: _Logits = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return result
+
+
 def _main() -> None:
     order = json.load(sys.stdin)
     session = InferenceSession(from_gguf(order["model"]))
     stop = end_tokens(order["model"])
-    ready = time.time()
+    found: dict[str, Any] = {"ready": time.time(), "states": {}}
     begin = time.perf_counter()
-    with snapshot.open(order["state"]):
-        open_seconds = time.perf_counter() - begin
-    begin = time.perf_counter()
-    session.load_state(order["state"])
-    load_seconds = time.perf_counter() - begin
-    answers = answer_questions(session, order["prompts"], order["new_tokens"], stop)
-    found = {
-        "ready": ready,
-        "open_seconds": open_seconds,
-        "load_seconds": load_seconds,
-        "answers": [dataclasses.asdict(answer) for answer in answers],
-    }
+    with snapshot.open(next(iter(order["states"].values()))):
+        found["open_seconds"] = time.perf_counter() - begin
+    expected: _Logits | None = None
+    for name, path in order["states"].items():
+        begin = time.perf_counter()
+        session.load_state(path)
+        load_seconds = time.perf_counter() - begin
+        answers = answer_questions(session, order["prompts"], order["new_tokens"], stop)
+        logits = _probe(session, order["probe"], order["known"])
+        expected = logits if expected is None else expected
+        found["states"][name] = {
+            "load_seconds": load_seconds,
+            "answers": [dataclasses.asdict(answer) for answer in answers],
+            "divergence": _divergence(expected, logits),
+        }
     json.dump(found, sys.stdout)
 
 

@@ -111,20 +111,42 @@ def _save(step: SaveStep) -> Iterator[RenderableType]:
 
 def _resume(step: ResumeStep) -> Iterator[RenderableType]:
     yield title("4. Another process opens the file and goes on")
+    first = step.files[0]
     yield _facts(
         ("process", f"Python and the model ready in {format_time(step.start_seconds)}"),
         ("opening", f"{format_time(step.open_seconds)}: mapped, no page is touched"),
-        ("the state", f"in the session in {format_time(step.load_seconds)}, every page verified"),
-        *(("answer", _line(text)) for text in step.texts),
+        ("the state", f"in the session in {format_time(first.load_seconds)}, every page verified"),
+        *(("answer", _line(text)) for text in first.texts),
         ("same tokens", yes(step.same_tokens)),
     )
+    yield _comparison(step)
+    yield Text(
+        "first token: from nothing, or from the file, to the first token of an answer; equal: "
+        "tokens of the\nanswers until they differ; divergence: of the next token's distribution, "
+        "in nats",
+        style="dim",
+    )
+
+
+def _comparison(step: ResumeStep) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for i, name in enumerate(("until the first token of the answer", "time", "")):
+    names = ("", "file", "bits a value", "first token", "", "equal", "divergence")
+    for i, name in enumerate(names):
         table.add_column(name, justify="right" if i else "left", no_wrap=True)
-    table.add_row("document read again", format_time(step.recompute_seconds), "1x")
-    ratio = Text(f"{step.ratio:.0f}x sooner", style="bold green")
-    table.add_row("cache taken from the file", format_time(step.resume_seconds), ratio)
-    yield table
+    again = format_time(step.recompute_seconds)
+    table.add_row("document read again", "", "", again, "1x", "", "")
+    for file in step.files:
+        ratio = f"{step.recompute_seconds / file.seconds:.0f}x sooner"
+        table.add_row(
+            file.policy or "cache from the file",
+            format_size(file.nbytes),
+            f"{file.bits_per_value:.2f}",
+            format_time(file.seconds),
+            Text(ratio, style="bold green"),
+            f"{file.equal_tokens}/{file.tokens}",
+            f"{file.divergence:.5f}" if file.policy else "0",
+        )
+    return table
 
 
 def _refusals(step: RefusalStep) -> Iterator[RenderableType]:
