@@ -10,30 +10,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/quote.h"
 #include "onnx_light/errors.h"
 
 namespace onnx_light {
 namespace {
 
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-constexpr size_t kLongestQuote = 200;
-
-// The location fit for a message: cut, and with what is not printable ASCII escaped.
-std::string Quote(std::string_view location) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string quoted = "\"";
-  for (const char c : location.substr(0, kLongestQuote)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (byte >= 0x20 && byte < 0x7f) {
-      quoted += c;
-    } else {
-      quoted += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return quoted + (location.size() > kLongestQuote ? "...\"" : "\"");
-}
-
 [[noreturn]] void Refuse(const char* code, std::string_view location, const std::string& why) {
   throw ValueError(code, "", "external data location " + Quote(location) + " " + why);
 }

@@ -8,6 +8,7 @@
 #include "base/mapped_file.h"
 #include "base/math.h"
 #include "base/open_beneath.h"
+#include "base/quote.h"
 #include "base/threads.h"
 #include "onnx/load_mode.h"
 #include "onnx_light/errors.h"
@@ -16,24 +17,6 @@
 
 namespace onnx_light {
 namespace {
-
-constexpr size_t kLongestQuote = 200;
-
-// Untrusted text fit for a message: cut, and with what is not printable ASCII escaped.
-std::string Quote(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string quoted = "\"";
-  for (const char c : text.substr(0, kLongestQuote)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (byte >= 0x20 && byte < 0x7f) {
-      quoted += c;
-    } else {
-      quoted += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return quoted + (text.size() > kLongestQuote ? "...\"" : "\"");
-}
 
 using Entries = Repeated<StringStringEntryProto*>;
 

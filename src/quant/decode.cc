@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/convert.h"
+#include "base/quote.h"
 #include "onnx_light/errors.h"
 #include "onnx_light/messages.h"
 #include "quant/packing.h"
@@ -81,8 +82,7 @@ void CheckDecodable(const EncodedPayload& payload, const std::string& path) {
   const auto* unknown = std::get_if<UnknownLayout>(&payload.layout);
   if (unknown == nullptr) return;
   throw ValueError("quant.unknown_layout", path,
-                   "the values of layout '" +
-                       std::string((**unknown->message).struct_type().name()) +
+                   "the values of layout '" + Escaped((**unknown->message).struct_type().name()) +
                        "' cannot be computed: only ggml.q8_0 and ggml.q4_0 with their own " +
                        "structure are known");
 }

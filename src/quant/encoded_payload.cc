@@ -1,6 +1,7 @@
 #include "onnx_light/encoded_payload.h"
 
 #include "base/math.h"
+#include "base/quote.h"
 #include "onnx_light/messages.h"
 
 namespace onnx_light {
@@ -54,7 +55,7 @@ std::string Describe(const EncodedPayload& payload) {
   if (const auto format = FormatOf(payload)) return format->Text();
   if (const auto* unknown = std::get_if<UnknownLayout>(&payload.layout)) {
     const std::string_view name = (**unknown->message).struct_type().name();
-    return name.empty() ? "a layout without a name" : std::string(name);
+    return name.empty() ? "a layout without a name" : Escaped(name);
   }
   const AffineLayout& layout = *payload.affine();
   std::string text = std::string(Name(layout.code_type)) + "/";

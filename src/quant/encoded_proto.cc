@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/math.h"
+#include "base/quote.h"
 #include "onnx/tensor_data.h"
 #include "onnx_light/errors.h"
 #include "onnx_light/message_ops.h"
@@ -135,8 +136,7 @@ const TensorProto& FindInitializer(const GraphProto& graph, std::string_view nam
   for (const TensorProto* tensor : graph.initializer()) {
     if (tensor->name() == name) return *tensor;
   }
-  Throw("cache.reference", path,
-        "the model's graph has no initializer '" + std::string(name) + "'");
+  Throw("cache.reference", path, "the model's graph has no initializer '" + Escaped(name) + "'");
 }
 
 ParameterTensors FindShared(const EncodedValueProto& value, const ModelProto* model,
@@ -146,7 +146,7 @@ ParameterTensors FindShared(const EncodedValueProto& value, const ModelProto* mo
       "onnx_light.quantization.parameters:" + std::string(value.parameter_ref());
   if (model == nullptr) {
     Throw("cache.reference", where,
-          "needs the model whose graph has the annotation '" + name + "'");
+          "needs the model whose graph has the annotation '" + Escaped(name) + "'");
   }
   ParameterTensors found;
   found.scale_path = found.zero_point_path = where;
@@ -160,9 +160,9 @@ ParameterTensors FindShared(const EncodedValueProto& value, const ModelProto* mo
       }
     }
     if (found.scale != nullptr) return found;
-    Throw("cache.reference", where, "the annotation '" + name + "' names no scale");
+    Throw("cache.reference", where, "the annotation '" + Escaped(name) + "' names no scale");
   }
-  Throw("cache.reference", where, "the model's graph has no annotation '" + name + "'");
+  Throw("cache.reference", where, "the model's graph has no annotation '" + Escaped(name) + "'");
 }
 
 ParameterTensors FindParameters(const EncodedValueProto& value, const ModelProto* model,

@@ -256,6 +256,17 @@ def test_unknown_layouts_are_kept_and_have_no_values() -> None:
     assert not rows[:, 1:].any()
 
 
+def test_names_may_be_any_bytes() -> None:
+    value = record("q8_0")
+    value.struct_type.name = "x" * 8
+    raw = message(value, 4).SerializeToString().replace(b"x" * 8, b"\xff\x00\nab\xc3(z")
+    cache = PagedCache.from_proto(ol.PagedCacheProto.FromString(raw))
+    assert str(cache.pages[0].key.format) == r"\xff\x00\x0aab\xc3(z"
+    assert r"\xff\x00\x0aab\xc3(z" in repr(cache)
+    with pytest.raises(CodedError, match="ab"):
+        cache.key_array()
+
+
 def test_a_known_name_with_another_structure_is_unknown() -> None:
     for name in ("q8_0", "q4_0"):
         value = record(name)
