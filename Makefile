@@ -17,6 +17,7 @@ test-all: ## all tests, with clang, sanitizers, fuzzing and clang-tidy, too
 	@scripts/setup dev clang
 	@scripts/test -m "long or not long"
 	@scripts/cpp_tests clang asan-ubsan tsan
+	@scripts/python_tests_asan
 	@scripts/fuzz 300
 	@scripts/tidy
 

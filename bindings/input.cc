@@ -1,6 +1,9 @@
 #include "input.h"
 
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 namespace onnx_light::python {
 namespace {
@@ -16,31 +19,53 @@ class WithGil {
   PyGILState_STATE state_;
 };
 
-int ReleaseBuffer(void* buffer) {
-  const std::unique_ptr<Py_buffer> owned(static_cast<Py_buffer*>(buffer));
-  PyBuffer_Release(owned.get());
+// Whether a buffer's exporter is a bytes object, or a view of one.
+bool IsBytes(PyObject* exporter) {
+  if (PyMemoryView_Check(exporter)) exporter = PyMemoryView_GET_BASE(exporter);
+  return exporter != nullptr && PyBytes_Check(exporter);
+}
+
+// Buffers that nothing refers to any more. The exporter of one may be a Python class, whose code
+// must not run in the middle of a change to a message tree: the interpreter releases them when it
+// is between two instructions.
+std::mutex done_mutex;
+std::vector<std::unique_ptr<Py_buffer>> done_buffers;
+
+int ReleaseDone(void*) {
+  std::vector<std::unique_ptr<Py_buffer>> buffers;
+  {
+    const std::lock_guard lock(done_mutex);
+    buffers.swap(done_buffers);
+  }
+  for (const auto& buffer : buffers) PyBuffer_Release(buffer.get());
   return 0;
 }
 
-// The exporter of a buffer may be a Python class, whose code must not run in the middle of a change
-// to a message tree: the interpreter calls it when it is between two instructions.
-void ReleaseBufferLater(Py_buffer* buffer) {
-  if (!Py_IsInitialized()) return;
-  if (Py_AddPendingCall(ReleaseBuffer, buffer) == 0) return;
-  const WithGil gil;
-  ReleaseBuffer(buffer);
+void ReleaseLater(std::unique_ptr<Py_buffer> buffer) {
+  if (!Py_IsInitialized()) {
+    buffer.release();  // with Python's memory
+    return;
+  }
+  const std::lock_guard lock(done_mutex);
+  done_buffers.push_back(std::move(buffer));
+  // The interpreter has room for a few calls only; without it a later one releases this buffer,
+  // too.
+  if (done_buffers.size() == 1 || done_buffers.size() % 64 == 0) {
+    Py_AddPendingCall(ReleaseDone, nullptr);
+  }
 }
 
 }  // namespace
 
 Input::Input(PyObject* data, bool borrow, bool accept_str) {
-  if (PyBytes_Check(data)) {
+  // Of a subclass of bytes the end may run code, as that of any buffer's exporter may.
+  if (PyBytes_CheckExact(data)) {
     SetObject(data, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), borrow);
   } else if (PyUnicode_Check(data) && accept_str) {
     Py_ssize_t size = 0;
     const char* text = PyUnicode_AsUTF8AndSize(data, &size);
     if (text == nullptr) throw ErrorAlreadySet();
-    SetObject(data, text, size, borrow);
+    SetObject(data, text, size, borrow && PyUnicode_CheckExact(data));
   } else if (GetBytes(data, &buffer_)) {
     SetBuffer(borrow);
   } else {
@@ -71,10 +96,12 @@ void Input::SetBuffer(bool borrow) {
     return;
   }
   input_.bytes = {static_cast<const std::byte*>(buffer_.buf), size};
+  may_change_ = !IsBytes(buffer_.obj);
   if (!borrow) return;
   auto* kept = new Py_buffer(buffer_);
   buffer_ = Py_buffer{};
-  input_.owner = BufferRef::Wrap(kept->buf, size, [kept] { ReleaseBufferLater(kept); });
+  input_.owner =
+      BufferRef::Wrap(kept->buf, size, [kept] { ReleaseLater(std::unique_ptr<Py_buffer>(kept)); });
 }
 
 Input::~Input() {

@@ -65,10 +65,11 @@ bool IsNumpyArray(PyObject* object) {
 }
 
 bool GetBytes(PyObject* object, Py_buffer* view) {
-  if (PyObject_CheckBuffer(object) == 0 || IsNumpyScalar(object)) return false;
+  const bool is_bytes = PyBytes_Check(object);  // numpy has a scalar that is one
+  if (PyObject_CheckBuffer(object) == 0 || (!is_bytes && IsNumpyScalar(object))) return false;
   // Arrays of a type that the buffer protocol has no name for still have bytes.
   Check(PyObject_GetBuffer(object, view, PyBUF_SIMPLE));
-  if (view->ndim != 0 || IsNumpyArray(object)) return true;
+  if (view->ndim != 0 || is_bytes || IsNumpyArray(object)) return true;
   PyBuffer_Release(view);
   *view = {};
   return false;

@@ -25,13 +25,13 @@ PyObject* None() { return Py_NewRef(Py_None); }
 
 // Parses with `parse(arena, message)` into a tree of its own; `self` becomes it if that works.
 template <typename F>
-void ParseWith(MessageObject& self, bool long_work, F&& parse) {
+void ParseWith(MessageObject& self, bool release_gil, F&& parse) {
   const MessageInfo& info = *self.binding->info;
   auto arena = std::make_unique<SharedArena>();
   Message* message = NewMessage(arena->arena, info);
   {
     std::optional<WithoutGil> released;
-    if (long_work) released.emplace();
+    if (release_gil) released.emplace();
     parse(arena->arena, *message);
   }
   Real(self);
@@ -49,7 +49,8 @@ void ParseWith(MessageObject& self, bool long_work, F&& parse) {
 void ParseBytes(MessageObject& self, const Input& input, ParseOptions options) {
   if (input.is_private_copy()) options.no_copy = true;
   const ParseInput& bytes = input.parse_input();
-  ParseWith(self, bytes.bytes.size() >= kLongWork, [&](Arena& arena, Message& message) {
+  const bool release_gil = bytes.bytes.size() >= kLongWork && !input.may_change();
+  ParseWith(self, release_gil, [&](Arena& arena, Message& message) {
     Parse(arena, *self.binding->info, message, bytes, options);
   });
 }

@@ -6,11 +6,17 @@ pages are stored, ``ModelIdentity`` says which model made it, and
 standard ONNX messages and those of this project.
 """
 
-from importlib.metadata import version as _version
-
 from onnx_light.cache import CachePolicy, PagedCache, PageFormat
 from onnx_light.identity import ModelIdentity
 
 __all__ = ["CachePolicy", "ModelIdentity", "PageFormat", "PagedCache", "__version__"]
 
-__version__ = _version("onnx_light")
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version  # half of the time of importing all the rest
+
+    return version("onnx_light")

@@ -106,9 +106,13 @@ TEST(ParallelFor, Nests) {
 }
 
 TEST(ParallelFor, LeavesNoThreadAndSurvivesFork) {
+  // A sanitizer's runtime begins a thread of its own with the first one of the program.
+  std::thread([] {}).join();
   const int before = ThreadsOfThisProcess();
   ParallelFor(4, 100, [](uint64_t) {});
-  EXPECT_EQ(ThreadsOfThisProcess(), before);
+  // The system lists a thread that was joined until it is quite gone.
+  for (int i = 0; i < 10000 && ThreadsOfThisProcess() > before; ++i) std::this_thread::yield();
+  EXPECT_LE(ThreadsOfThisProcess(), before);
   const pid_t child = fork();
   if (child == 0) {
     std::atomic<int> calls = 0;

@@ -171,6 +171,7 @@ void Reserve(Arena& arena, RepeatedBase& list, uint64_t capacity, uint64_t eleme
 }
 
 void InsertElements(Arena& arena, RepeatedBase& list, uint64_t index, uint64_t count, Kind kind) {
+  if (count == 0) return;
   const uint64_t size = ElementSize(kind);
   Reserve(arena, list, list.size + count, size);
   char* gap = static_cast<char*>(list.data) + index * size;

@@ -127,6 +127,31 @@ for _ in range(50):
     graph.name = "x"
     assert X.GraphProto.FromString(graph.SerializeToString()) == graph
 """,
+    "an input that changes": """
+import threading
+data = X.TensorProto(int64_data=range(300_000), raw_data=bytes(100_000)).SerializeToString()
+mutable = bytearray(data)
+views = memoryview(mutable).toreadonly(), np.frombuffer(memoryview(mutable).toreadonly(), "u1")
+done = threading.Event()
+def change():
+    while not done.is_set():
+        mutable[:] = data.replace(bytes([0x90]), bytes([0x10]))
+        mutable[:] = data
+threads = [threading.Thread(target=change) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for view in views * 30:
+    for options in (X.ParseOptions(), X.ParseOptions(no_copy=True, num_threads=2)):
+        try:
+            message = X.TensorProto()
+            message.ParseFromString(view, options)
+            str(message.ByteSize()), message.SerializeToString()
+        except X.ParseError:
+            pass
+done.set()
+for thread in threads:
+    thread.join()
+""",
     "a very deep tree": """
 root = message = X.TypeProto()
 for _ in range(100_000):

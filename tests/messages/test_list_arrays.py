@@ -220,3 +220,4 @@ def test_what_counts_as_bytes(ours: Api, protobuf: Api) -> None:
         with pytest.raises((TypeError, ValueError, BufferError)):
             message.MergeFromString(value)
     assert message.SerializeToString() == before
+    assert ours.TensorProto.FromString(np.bytes_(before)) == message
