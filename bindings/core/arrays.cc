@@ -110,6 +110,24 @@ nb::capsule Owner(T object) {
   return capsule;
 }
 
+template <typename... Access, typename Data>
+nb::object ArrayOf(Data* data, const ArrayView& rows, nb::handle owner) {
+  std::array<size_t, 4> shape{};
+  std::array<int64_t, 4> strides{};
+  for (int i = 0; i < 4; ++i) {
+    shape[i] = static_cast<size_t>(rows.shape[i]);
+    strides[i] = rows.strides[i] / ElementSize(rows.dtype);
+  }
+  const nb::dlpack::dtype type = ExchangeType(rows.dtype);
+  const nb::ndarray<nb::numpy, Access...> array(data, 4, shape.data(), owner, strides.data(), type);
+  nb::object result = nb::cast(array);
+  if (static_cast<nb::dlpack::dtype_code>(type.code) == nb::dlpack::dtype_code::Float) {
+    return result;
+  }
+  const std::string name(Name(rows.dtype));
+  return result.attr("view")(nb::module_::import_("ml_dtypes").attr(name.c_str()));
+}
+
 }  // namespace
 
 ArrayArgument::ArrayArgument(nb::handle object, const char* name) {
@@ -194,21 +212,12 @@ double ArrayArgument::nbytes() const {
 }
 
 nb::object ReadOnlyArray(const ArrayView& rows, nb::handle owner) {
-  std::array<size_t, 4> shape{};
-  std::array<int64_t, 4> strides{};
-  for (int i = 0; i < 4; ++i) {
-    shape[i] = static_cast<size_t>(rows.shape[i]);
-    strides[i] = rows.strides[i] / ElementSize(rows.dtype);
-  }
-  const nb::dlpack::dtype type = ExchangeType(rows.dtype);
-  const nb::ndarray<nb::numpy, nb::ro> array(rows.data, 4, shape.data(), owner, strides.data(),
-                                             type);
-  nb::object result = nb::cast(array);
-  if (static_cast<nb::dlpack::dtype_code>(type.code) == nb::dlpack::dtype_code::Float) {
-    return result;
-  }
-  const std::string name(Name(rows.dtype));
-  return result.attr("view")(nb::module_::import_("ml_dtypes").attr(name.c_str()));
+  return ArrayOf<nb::ro>(rows.data, rows, owner);
+}
+
+nb::object NewArray(BufferRef buffer, DType dtype, const std::array<int64_t, 4>& shape) {
+  std::byte* data = buffer.mutable_data();
+  return ArrayOf<>(data, ContiguousView(data, dtype, shape), Owner(std::move(buffer)));
 }
 
 nb::object PageArray(const PlacedPage& placed, Side side) {
@@ -234,17 +243,16 @@ nb::object ByteArray(const SharedBytes& bytes) {
 
 nb::object CacheArray(const PagedCache& cache, Side side, std::optional<DType> dtype) {
   const DType type = dtype.value_or(cache.CommonDType(side).value_or(DType::kFloat32));
-  const CacheShape& shape = cache.shape();
-  ArrayView rows =
-      ContiguousView(nullptr, type, {shape.batch, shape.heads, cache.length(), shape.width(side)});
-  const auto size = static_cast<uint64_t>(rows.shape[0] * rows.strides[0]);
-  BufferRef buffer = BufferRef::Allocate(size);
+  const CacheShape& cached = cache.shape();
+  const std::array<int64_t, 4> shape{cached.batch, cached.heads, cache.length(),
+                                     cached.width(side)};
+  const ArrayView rows = ContiguousView(nullptr, type, shape);
+  BufferRef buffer = BufferRef::Allocate(static_cast<uint64_t>(shape[0] * rows.strides[0]));
   {
     const nb::gil_scoped_release others;
-    cache.ToArray(side, type, buffer.mutable_data(), size);
+    cache.ToArray(side, type, buffer.mutable_data(), buffer.size());
   }
-  rows.data = buffer.data();
-  return ReadOnlyArray(rows, Owner(std::move(buffer)));
+  return NewArray(std::move(buffer), type, shape);
 }
 
 std::optional<DType> ToDType(nb::handle dtype) {

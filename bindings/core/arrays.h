@@ -41,14 +41,17 @@ class ArrayArgument {
 // A numpy array that shows `rows` without a copy and cannot be written. `owner` keeps them alive.
 nanobind::object ReadOnlyArray(const ArrayView& rows, nanobind::handle owner);
 
-// The visible rows of a dense page, the same way; they live as long as any array of them.
-// ValueError `cache.encoded` where the side is encoded.
+// A numpy array that shows the bytes of a new buffer in C order, and may be written.
+nanobind::object NewArray(BufferRef buffer, DType dtype, const std::array<int64_t, 4>& shape);
+
+// The visible rows of a dense page, read-only and without a copy; they live as long as any array of
+// them. ValueError `cache.encoded` where the side is encoded.
 nanobind::object PageArray(const PlacedPage& placed, Side side);
 
 // Bytes that are kept alive as a flat read-only numpy array of uint8.
 nanobind::object ByteArray(const SharedBytes& bytes);
 
-// One side of the cache in a new numpy array that cannot be written. Lets other threads run.
+// One side of the cache in a new numpy array. Lets other threads run.
 nanobind::object CacheArray(const PagedCache& cache, Side side, std::optional<DType> dtype);
 
 // The type that a Python argument names: None, a name, or anything that numpy takes for a dtype.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/arrays.h"
+#include "core/attention.h"
 #include "core/bind.h"
 #include "core/comparison.h"
 #include "core/messages.h"
@@ -183,7 +184,7 @@ void BindArrays(Class& cls) {
          "dtype"_a = nb::none(),
          nb::sig("def key_array(self, dtype: numpy.typing.DTypeLike | None = None) -> "
                  "numpy.typing.NDArray[typing.Any]"),
-         "All keys in a new array [batch, heads, len(cache), key_width], read-only. O(tokens).\n\n"
+         "All keys in a new array [batch, heads, len(cache), key_width]. O(tokens).\n\n"
          "Args:\n"
          "    dtype: float32, float16, bfloat16, float8_e4m3fn or float8_e5m2, by name or as "
          "numpy\n"
@@ -345,6 +346,49 @@ void BindOperations(Class& cls) {
            "    name: the message's name; empty: it has none.");
 }
 
+void BindAttend(Class& cls) {
+  cls.def(
+      "attend",
+      [](const PagedCache& self, nb::handle query, std::optional<double> scale, bool is_causal,
+         int64_t left_window_size, double softcap, nb::handle attn_mask, nb::handle sinks,
+         int num_threads) {
+        return AttendArray(
+            self, query,
+            {scale, is_causal, left_window_size, softcap, attn_mask, sinks, num_threads});
+      },
+      "query"_a.none(), nb::kw_only(), "scale"_a = nb::none(), "is_causal"_a = true,
+      "left_window_size"_a = -1, "softcap"_a = 0.0, "attn_mask"_a = nb::none(),
+      "sinks"_a = nb::none(), "num_threads"_a = -1,
+      nb::sig("def attend(self, query: object, *, scale: float | None = None, "
+              "is_causal: bool = True, left_window_size: int = -1, softcap: float = 0.0, "
+              "attn_mask: object | None = None, sinks: object | None = None, "
+              "num_threads: int = -1) -> numpy.typing.NDArray[typing.Any]"),
+      "Attention of queries on this cache, straight on its pages: softmax(scores) @ values in a\n"
+      "new array [batch, query_heads, query_tokens, value_width] of the query's dtype. Query i of\n"
+      "S has the position end - S + i. A query that sees no key gives exactly 0.\n\n"
+      "Args:\n"
+      "    query: [batch, query_heads, query_tokens, key_width], float32, float16 or bfloat16, "
+      "any\n"
+      "        strides. query_heads is a multiple of heads; query head h uses the KV head\n"
+      "        h // (query_heads / heads).\n"
+      "    scale: what products of queries and keys are multiplied with. None: key_width ** -0.5.\n"
+      "    is_causal: keys after the query's position are not seen.\n"
+      "    left_window_size: L >= 0: of the keys before the query's position, L are seen. -1: "
+      "all.\n"
+      "    softcap: c > 0: scores become c * tanh(score / c), before the mask. 0: as they are.\n"
+      "    attn_mask: bools, where False hides, or numbers that are added to the scores;\n"
+      "        broadcast to [batch, query_heads, query_tokens, len(cache)].\n"
+      "    sinks: [query_heads], scores that take part in the softmax and have no value.\n"
+      "    num_threads: 0 and 1: this one; below 0: one for each core.\n\n"
+      "Raises:\n"
+      "    CodedError: `attention.shape` where query, mask or sinks do not fit, or the cache is\n"
+      "        empty; `attention.dtype`, `attention.option`; `cache.shape`, `cache.dtype` for a "
+      "query\n"
+      "        that is no array of four dims and floating-point type; `quant.unknown_layout` for\n"
+      "        pages whose values are not known.\n"
+      "    TypeError: no array.");
+}
+
 void BindProtocols(Class& cls) {
   cls.def(
          "__eq__", [](const PagedCache& a, const PagedCache& b) { return a == b; },
@@ -382,6 +426,7 @@ void BindPagedCache(nb::module_& m) {
   BindProperties(cls);
   BindArrays(cls);
   BindOperations(cls);
+  BindAttend(cls);
   BindProtocols(cls);
 }
 

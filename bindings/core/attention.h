@@ -1,0 +1,27 @@
+// Attention on a cache, from Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+
+#include "onnx_light/cache.h"
+
+namespace onnx_light::python {
+
+// What PagedCache.attend() takes besides the query. Objects that may be None are handles.
+struct AttendArguments {
+  std::optional<double> scale;
+  bool is_causal;
+  int64_t left_window_size;
+  double softcap;
+  nanobind::handle attn_mask;
+  nanobind::handle sinks;
+  int num_threads;
+};
+
+// A new numpy array. Lets other threads run.
+nanobind::object AttendArray(const PagedCache& cache, nanobind::handle query,
+                             const AttendArguments& arguments);
+
+}  // namespace onnx_light::python

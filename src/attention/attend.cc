@@ -1,0 +1,197 @@
+// Which parts a call is cut into, and how they are put together.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/block.h"
+#include "attention/problem.h"
+#include "base/convert.h"
+#include "base/thread_pool.h"
+#include "onnx_light/attention.h"
+
+namespace onnx_light {
+namespace {
+
+// Where ranges of tokens are cut, at multiples of it: whatever the number of threads, so that the
+// bits of a result do not depend on it.
+constexpr int64_t kCutTokens = 512;
+// Query rows that are worked on together, so that their scores and sums stay in the cache.
+constexpr int64_t kBlockRows = 64;
+// With this many blocks there is enough to do at once without cutting ranges of tokens.
+constexpr int64_t kManyBlocks = 64;
+
+// Floats on a cache line, kept from call to call.
+class FloatBuffer {
+ public:
+  float* Get(int64_t floats) {
+    if (floats > size_) {
+      buffer_ = BufferRef();  // first, so that both never exist at once
+      size_ = 0;
+      buffer_ = BufferRef::Allocate(static_cast<uint64_t>(floats) * sizeof(float));
+      size_ = floats;
+    }
+    return reinterpret_cast<float*>(buffer_.mutable_data());
+  }
+
+ private:
+  BufferRef buffer_;
+  int64_t size_ = 0;
+};
+
+thread_local FloatBuffer scratch_buffer;
+thread_local FloatBuffer state_buffer;
+
+class Attention {
+ public:
+  Attention(const AttentionProblem& problem, void* output)
+      : problem_(problem),
+        kernels_(SelectedAttentionKernels()),
+        output_(static_cast<std::byte*>(output)) {
+    const int64_t tokens = problem.query.tokens();
+    block_tokens_ =
+        std::clamp<int64_t>(kBlockRows / problem.group, 1, std::max<int64_t>(tokens, 1));
+    token_blocks_ = (tokens + block_tokens_ - 1) / block_tokens_;
+    blocks_ = problem.cache.batch() * problem.cache.heads() * token_blocks_;
+    cuts_ranges_ = blocks_ < kManyBlocks;
+    if (blocks_ == 0) return;
+    // What any query sees.
+    const TokenRange seen{problem.Visible(0).begin, problem.Visible(tokens - 1).end};
+    first_cut_ = seen.begin / kCutTokens * kCutTokens;
+    parts_ = cuts_ranges_ && !seen.empty() ? (seen.end - 1 - first_cut_) / kCutTokens + 1 : 1;
+    rows_ = block_tokens_ * problem.group;
+    state_floats_ = StateFloats(problem, rows_);
+    scratch_floats_ = BlockAttention::ScratchFloats(problem, rows_) + state_floats_;
+  }
+
+  void Run() {
+    if (blocks_ == 0) return;
+    if (!cuts_ranges_) {
+      return ForEach(blocks_, [this](uint64_t block) { WholeBlock(static_cast<int64_t>(block)); });
+    }
+    states_ = state_buffer.Get(blocks_ * parts_ * state_floats_);
+    std::vector<std::atomic<int64_t>> left(blocks_);
+    for (auto& count : left) count.store(parts_, std::memory_order_relaxed);
+    ForEach(blocks_ * parts_, [&](uint64_t task) {
+      const auto block = static_cast<int64_t>(task) / parts_;
+      PartOfBlock(block, static_cast<int64_t>(task) % parts_);
+      // Whoever finishes the last part of a block joins all of them, in their order.
+      if (left[block].fetch_sub(1, std::memory_order_acq_rel) == 1) JoinParts(block);
+    });
+  }
+
+ private:
+  void ForEach(int64_t count, const std::function<void(uint64_t)>& f) const {
+    const AttentionOptions& options = problem_.options;
+    if (options.parallel_for != nullptr) return (*options.parallel_for)(count, f);
+    ThreadPool::Shared().ForEach(options.num_threads, static_cast<uint64_t>(count), f);
+  }
+
+  QueryBlock BlockAt(int64_t index) const {
+    QueryBlock block;
+    block.begin = index % token_blocks_ * block_tokens_;
+    block.end = std::min(block.begin + block_tokens_, problem_.query.tokens());
+    block.head = index / token_blocks_ % problem_.cache.heads();
+    block.batch = index / token_blocks_ / problem_.cache.heads();
+    return block;
+  }
+
+  // What the queries of a block see, together.
+  TokenRange RangeOf(const QueryBlock& block) const {
+    return {problem_.Visible(block.begin).begin, problem_.Visible(block.end - 1).end};
+  }
+
+  int64_t Rows(const QueryBlock& block) const { return (block.end - block.begin) * problem_.group; }
+
+  BlockState StateOf(int64_t block, int64_t part) const {
+    return StateAt(states_ + (block * parts_ + part) * state_floats_, problem_, rows_);
+  }
+
+  void WholeBlock(int64_t index) {
+    const QueryBlock block = BlockAt(index);
+    float* scratch = scratch_buffer.Get(scratch_floats_);
+    const BlockState state = StateAt(scratch, problem_, rows_);
+    BlockAttention(problem_, block, scratch + state_floats_).Run(RangeOf(block), state);
+    WriteRows(block, state);
+  }
+
+  void PartOfBlock(int64_t index, int64_t part) {
+    const QueryBlock block = BlockAt(index);
+    const int64_t cut = first_cut_ + part * kCutTokens;
+    TokenRange range = RangeOf(block);
+    range.begin = std::max(range.begin, cut);
+    if (range.end - cut > kCutTokens) range.end = cut + kCutTokens;
+    float* scratch = scratch_buffer.Get(scratch_floats_);
+    BlockAttention(problem_, block, scratch + state_floats_).Run(range, StateOf(index, part));
+  }
+
+  void JoinParts(int64_t index) {
+    const QueryBlock block = BlockAt(index);
+    const BlockState all = StateOf(index, 0);
+    for (int64_t part = 1; part < parts_; ++part) {
+      const BlockState next = StateOf(index, part);
+      for (int64_t row = 0; row < Rows(block); ++row) JoinRow(all, next, row);
+    }
+    WriteRows(block, all);
+  }
+
+  void JoinRow(const BlockState& all, const BlockState& next, int64_t row) const {
+    const float before = all.largest[row], here = next.largest[row];
+    if (next.total[row] == 0) return;  // nothing was visible
+    const float largest = std::max(before, here);
+    const float shift = std::isfinite(largest) ? largest : 0;
+    const float keep = kernels_.exp(before - shift), take = kernels_.exp(here - shift);
+    const int64_t stride = problem_.value_stride;
+    kernels_.blend(all.sums + row * stride, keep, next.sums + row * stride, take, stride);
+    all.total[row] = all.total[row] * keep + next.total[row] * take;
+    all.largest[row] = largest;
+  }
+
+  // Divides by the totals, which sinks are part of, and rounds to the type of the queries.
+  void WriteRows(const QueryBlock& block, const BlockState& state) const {
+    const int64_t width = problem_.cache.shape().value_width, stride = problem_.value_stride;
+    const ArrayView& query = problem_.query;
+    const int64_t row_size = width * ElementSize(query.dtype);
+    for (int64_t row = 0; row < Rows(block); ++row) {
+      const int64_t head = block.head * problem_.group + row % problem_.group;
+      float* sums = state.sums + row * stride;
+      const float factor = FactorOf(state, row, head);
+      for (int64_t i = 0; i < width; ++i) sums[i] *= factor;
+      const int64_t place = (block.batch * query.heads() + head) * query.tokens() + block.begin +
+                            row / problem_.group;
+      ConvertElements(DType::kFloat32, sums, query.dtype, output_ + place * row_size, width);
+    }
+  }
+
+  // What the sums of a row are to be multiplied with.
+  float FactorOf(const BlockState& state, int64_t row, int64_t head) const {
+    const float total = state.total[row], largest = state.largest[row];
+    if (total == 0) return 0;
+    if (problem_.options.sinks.empty()) return 1 / total;
+    const float sink = problem_.options.sinks[head];
+    if (sink <= largest) return 1 / (total + kernels_.exp(sink - largest));
+    const float keep = kernels_.exp(largest - sink);
+    return keep / (total * keep + 1);
+  }
+
+  const AttentionProblem& problem_;
+  const AttentionKernels& kernels_;
+  std::byte* const output_;
+  int64_t block_tokens_, token_blocks_, blocks_;
+  bool cuts_ranges_;
+  int64_t first_cut_ = 0, parts_ = 1;  // where ranges are cut, and into how many parts
+  int64_t rows_ = 0;                   // most rows of a block
+  int64_t state_floats_ = 0, scratch_floats_ = 0;
+  float* states_ = nullptr;
+};
+
+}  // namespace
+
+void Attend(const PagedCache& cache, const ArrayView& query, const AttentionOptions& options,
+            void* output) {
+  const AttentionProblem problem(cache, query, options);
+  Attention(problem, output).Run();
+}
+
+}  // namespace onnx_light

@@ -1,0 +1,352 @@
+#include "attention/block.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/convert.h"
+
+namespace onnx_light {
+namespace {
+
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+constexpr int Index(RowFormat format) { return static_cast<int>(format); }
+
+// Hands out parts of one piece of memory, each on a cache line of its own.
+class Carver {
+ public:
+  explicit Carver(float* memory) : next_(memory) {}
+  float* Take(int64_t floats) {
+    float* part = next_;
+    used_ += PaddedFloats(floats);
+    if (next_ != nullptr) next_ += PaddedFloats(floats);
+    return part;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* next_;
+  int64_t used_ = 0;
+};
+
+PieceScratch TakePieceScratch(Carver& carver, int64_t stride) {
+  PieceScratch scratch;
+  scratch.channel_scale = carver.Take(stride);
+  scratch.channel_zero = carver.Take(stride);
+  scratch.row_scale = carver.Take(kTileTokens);
+  scratch.group_scale = carver.Take(kTileTokens * stride);
+  scratch.group_zero = carver.Take(kTileTokens * stride);
+  scratch.rows = carver.Take(kTileTokens * stride);
+  return scratch;
+}
+
+}  // namespace
+
+struct BlockScratch {
+  float *queries, *paired_queries, *scaled_queries, *scores, *bias, *wide, *correction, *key_scales;
+  PieceScratch keys, values;
+  int64_t used;
+};
+
+namespace {
+
+BlockScratch Carve(const AttentionProblem& problem, int64_t rows, float* memory) {
+  Carver carver(memory);
+  BlockScratch scratch;
+  scratch.queries = carver.Take(rows * problem.key_stride);
+  scratch.paired_queries = carver.Take(rows * problem.key_stride);
+  scratch.scaled_queries = carver.Take(rows * problem.key_stride);
+  scratch.scores = carver.Take(rows * kTileTokens);
+  scratch.bias = carver.Take(rows * kTileTokens);
+  scratch.wide = carver.Take(kTileTokens * std::max(problem.key_stride, problem.value_stride));
+  scratch.correction = carver.Take(rows);
+  scratch.key_scales = carver.Take(kTileTokens);
+  scratch.keys = TakePieceScratch(carver, problem.key_stride);
+  scratch.values = TakePieceScratch(carver, problem.value_stride);
+  scratch.used = carver.used();
+  return scratch;
+}
+
+float MaskNumber(const MaskView& mask, const std::byte* element) {
+  if (mask.dtype) return ToFloat(*mask.dtype, element);
+  return static_cast<uint8_t>(*element) != 0 ? 0.0f : kHidden;
+}
+
+}  // namespace
+
+int64_t StateFloats(const AttentionProblem& problem, int64_t rows) {
+  return rows * problem.value_stride + 2 * PaddedFloats(rows);
+}
+
+BlockState StateAt(float* memory, const AttentionProblem& problem, int64_t rows) {
+  float* rest = memory + rows * problem.value_stride;
+  return {memory, rest, rest + PaddedFloats(rows)};
+}
+
+int64_t BlockAttention::ScratchFloats(const AttentionProblem& problem, int64_t rows) {
+  return Carve(problem, rows, nullptr).used;
+}
+
+BlockAttention::BlockAttention(const AttentionProblem& problem, const QueryBlock& block,
+                               float* memory)
+    : BlockAttention(problem, block,
+                     Carve(problem, (block.end - block.begin) * problem.group, memory)) {}
+
+BlockAttention::BlockAttention(const AttentionProblem& problem, const QueryBlock& block,
+                               const BlockScratch& scratch)
+    : problem_(problem),
+      block_(block),
+      kernels_(SelectedAttentionKernels()),
+      rows_((block.end - block.begin) * problem.group),
+      queries_(scratch.queries),
+      paired_queries_(scratch.paired_queries),
+      scaled_queries_(scratch.scaled_queries),
+      scores_(scratch.scores),
+      bias_(scratch.bias),
+      wide_(scratch.wide),
+      correction_(scratch.correction),
+      key_scales_(scratch.key_scales),
+      keys_(problem.cache, Side::kKey, block.batch, block.head, kernels_, scratch.keys),
+      values_(problem.cache, Side::kValue, block.batch, block.head, kernels_, scratch.values) {
+  LoadQueries();
+}
+
+// Widens and scales the queries, and keeps them in the order of paired formats, too.
+void BlockAttention::LoadQueries() {
+  const ArrayView& query = problem_.query;
+  const int64_t width = query.width(), stride = problem_.key_stride;
+  const int64_t item = ElementSize(query.dtype);
+  for (int64_t row = 0; row < rows_; ++row) {
+    const int64_t token = block_.begin + row / problem_.group;
+    const int64_t head = block_.head * problem_.group + row % problem_.group;
+    const std::byte* source = query.data + block_.batch * query.strides[0] +
+                              head * query.strides[1] + token * query.strides[2];
+    float* target = queries_ + row * stride;
+    if (query.strides[3] == item) {
+      ConvertElements(query.dtype, source, DType::kFloat32, target, width);
+    } else {
+      for (int64_t i = 0; i < width; ++i) {
+        target[i] = ToFloat(query.dtype, source + i * query.strides[3]);
+      }
+    }
+    for (int64_t i = 0; i < width; ++i) target[i] *= problem_.scale;
+    std::fill(target + width, target + stride, 0.0f);
+  }
+  constexpr int kPaired = Index(RowFormat::kBF16);
+  if (!kernels_.pairs[kPaired] || stride % kernels_.step[kPaired] != 0) return;
+  kernels_.pair(queries_, rows_ * stride, paired_queries_);
+}
+
+void BlockAttention::Run(const TokenRange& range, const BlockState& state) {
+  std::fill(state.sums, state.sums + rows_ * problem_.value_stride, 0.0f);
+  std::fill(state.largest, state.largest + rows_, kHidden);
+  std::fill(state.total, state.total + rows_, 0.0f);
+  for (int64_t position = range.begin; position < range.end;) {
+    const Tile tile = TileFrom(range, position);
+    position = tile.tokens.end;
+    if (tile.rows == 0) continue;
+    const bool few = tile.rows <= kernels_.max_rows;
+    if (tile.partial) FillBias(tile);
+    has_key_scales_ = false;
+    few ? ScoreDirect(tile) : ScoreWide(tile);
+    Soften(tile, state);
+    few && !tile.partial ? MixDirect(tile, state) : MixWide(tile, state);
+  }
+}
+
+// The tile that begins at a position: up to the next multiple of kTileTokens.
+BlockAttention::Tile BlockAttention::TileFrom(const TokenRange& range, int64_t position) const {
+  Tile tile{};
+  tile.tokens = {position, range.end - position > kTileTokens - position % kTileTokens
+                               ? position - position % kTileTokens + kTileTokens
+                               : range.end};
+  // Both ends of what a query sees grow with the query.
+  int64_t first = block_.begin, last = block_.end;
+  while (first < last && problem_.Visible(first).end <= tile.tokens.begin) ++first;
+  while (first < last && problem_.Visible(last - 1).begin >= tile.tokens.end) --last;
+  tile.first_row = (first - block_.begin) * problem_.group;
+  tile.rows = (last - first) * problem_.group;
+  if (tile.rows == 0) return tile;
+  tile.partial = problem_.options.mask.has_value() ||
+                 problem_.Visible(first).end < tile.tokens.end ||
+                 problem_.Visible(last - 1).begin > tile.tokens.begin;
+  return tile;
+}
+
+void BlockAttention::FillBias(const Tile& tile) {
+  const int64_t begin = tile.tokens.begin, count = tile.tokens.end - begin;
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    const int64_t block_row = tile.first_row + row;
+    const int64_t token = block_.begin + block_row / problem_.group;
+    const TokenRange visible = problem_.Visible(token);
+    float* bias = bias_ + row * kTileTokens;
+    const int64_t from = std::clamp<int64_t>(visible.begin - begin, 0, count);
+    const int64_t to = std::clamp<int64_t>(visible.end - begin, from, count);
+    std::fill(bias, bias + from, kHidden);
+    std::fill(bias + from, bias + to, 0.0f);
+    std::fill(bias + to, bias + count, kHidden);
+    if (problem_.options.mask) {
+      AddMask(*problem_.options.mask, token, block_row % problem_.group, {begin + from, begin + to},
+              bias + from);
+    }
+  }
+}
+
+void BlockAttention::AddMask(const MaskView& mask, int64_t query_token, int64_t head_in_group,
+                             const TokenRange& tokens, float* bias) const {
+  const int64_t place[4] = {block_.batch, block_.head * problem_.group + head_in_group, query_token,
+                            tokens.begin - problem_.cache.start()};
+  const std::byte* element = mask.data;
+  for (int i = 0; i < 4; ++i) {
+    if (mask.shape[i] != 1) element += place[i] * mask.strides[i];
+  }
+  const int64_t stride = mask.shape[3] != 1 ? mask.strides[3] : 0;
+  for (int64_t i = 0; i < tokens.end - tokens.begin; ++i, element += stride) {
+    bias[i] = MaskNumber(mask, element);
+  }
+}
+
+void BlockAttention::Soften(const Tile& tile, const BlockState& state) {
+  SoftmaxTile softmax;
+  softmax.scores = scores_;
+  softmax.bias = tile.partial ? bias_ : nullptr;
+  softmax.key_scale = has_key_scales_ ? key_scales_ : nullptr;
+  softmax.softcap = problem_.options.softcap;
+  softmax.tokens = tile.tokens.end - tile.tokens.begin;
+  softmax.rows = tile.rows;
+  softmax.largest = state.largest + tile.first_row;
+  softmax.total = state.total + tile.first_row;
+  softmax.correction = correction_;
+  kernels_.soften(softmax);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Few rows: straight on the pages
+
+// Queries of the tile in the order of the keys' format, with the scales of its channels.
+QueryRows BlockAttention::QueriesFor(const RowTile& keys, const Tile& tile) {
+  const int64_t stride = problem_.key_stride, first = tile.first_row * stride;
+  const bool pairs = kernels_.pairs[Index(keys.format)];
+  QueryRows queries{(pairs ? paired_queries_ : queries_) + first, stride,
+                    static_cast<int>(tile.rows)};
+  if (keys.channel_scale == nullptr) return queries;
+  const float* scale = keys.channel_scale;
+  if (pairs) {
+    kernels_.pair(scale, keys.width, wide_);
+    scale = wide_;
+  }
+  kernels_.multiply(queries.data, stride, tile.rows, scale, keys.width, scaled_queries_);
+  queries.data = scaled_queries_;
+  return queries;
+}
+
+void BlockAttention::KeepKeyScales(const Piece& piece, int64_t offset) {
+  if (piece.tile.row_scale == nullptr) return;
+  if (!has_key_scales_) std::fill(key_scales_, key_scales_ + kTileTokens, 1.0f);
+  has_key_scales_ = true;
+  std::copy(piece.tile.row_scale, piece.tile.row_scale + piece.tokens, key_scales_ + offset);
+}
+
+void BlockAttention::ScoreDirect(const Tile& tile) {
+  for (int64_t position = tile.tokens.begin; position < tile.tokens.end;) {
+    const int64_t offset = position - tile.tokens.begin;
+    const Piece piece = keys_.Next(position, tile.tokens.end, offset);
+    KeepKeyScales(piece, offset);
+    kernels_.scores[Index(piece.tile.format)](piece.tile, piece.tokens,
+                                              QueriesFor(piece.tile, tile), scores_ + offset);
+    position += piece.tokens;
+  }
+}
+
+void BlockAttention::MixDirect(const Tile& tile, const BlockState& state) {
+  const float* correction = correction_;
+  for (int64_t position = tile.tokens.begin; position < tile.tokens.end;) {
+    const int64_t offset = position - tile.tokens.begin;
+    const Piece piece = values_.Next(position, tile.tokens.end, offset);
+    float* weights = scores_ + offset;
+    if (piece.tile.row_scale != nullptr) {
+      kernels_.multiply(weights, kTileTokens, tile.rows, piece.tile.row_scale, piece.tokens,
+                        weights);
+    }
+    const int64_t stride = problem_.value_stride;
+    kernels_.mix[Index(piece.tile.format)](
+        piece.tile, piece.tokens,
+        {weights, std::exchange(correction, nullptr), state.sums + tile.first_row * stride, stride,
+         static_cast<int>(tile.rows)});
+    position += piece.tokens;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Many rows, or rows that do not see all of a tile: widened once
+
+// The rows as floats: where they lie, or in `target`.
+RowTile BlockAttention::WidenTile(PieceReader& reader, const TokenRange& tokens, int64_t stride,
+                                  float* target) {
+  RowTile wide;
+  wide.data = reinterpret_cast<const std::byte*>(target);
+  wide.row_size = stride * static_cast<int64_t>(sizeof(float));
+  wide.width = stride;
+  for (int64_t position = tokens.begin; position < tokens.end;) {
+    const int64_t offset = position - tokens.begin;
+    const Piece piece = reader.Next(position, tokens.end, offset);
+    const bool is_all = piece.tokens == tokens.end - tokens.begin;
+    if (is_all && piece.tile.format == RowFormat::kF32) return piece.tile;
+    kernels_.widen[Index(piece.tile.format)](piece.tile, piece.tokens, target + offset * stride,
+                                             stride);
+    position += piece.tokens;
+  }
+  return wide;
+}
+
+void BlockAttention::ScoreWide(const Tile& tile) {
+  const int64_t stride = problem_.key_stride, tokens = tile.tokens.end - tile.tokens.begin;
+  const RowTile keys = WidenTile(keys_, tile.tokens, stride, wide_);
+  for (int64_t row = 0; row < tile.rows; row += kernels_.max_rows) {
+    const auto count = static_cast<int>(std::min<int64_t>(kernels_.max_rows, tile.rows - row));
+    kernels_.scores[Index(RowFormat::kF32)](
+        keys, tokens, {queries_ + (tile.first_row + row) * stride, stride, count},
+        scores_ + row * kTileTokens);
+  }
+}
+
+void BlockAttention::MixWide(const Tile& tile, const BlockState& state) {
+  const int64_t stride = problem_.value_stride, tokens = tile.tokens.end - tile.tokens.begin;
+  const RowTile values = WidenTile(values_, tile.tokens, stride, wide_);
+  // What a row does not see has the weight 0, which infinities and NaN would turn into NaN.
+  if (tile.partial &&
+      !kernels_.finite(reinterpret_cast<const float*>(values.data), tokens * stride)) {
+    return MixVisible(values, tile, state);
+  }
+  for (int64_t row = 0; row < tile.rows; row += kernels_.max_rows) {
+    const auto count = static_cast<int>(std::min<int64_t>(kernels_.max_rows, tile.rows - row));
+    kernels_.mix[Index(RowFormat::kF32)](
+        values, tokens,
+        {scores_ + row * kTileTokens, correction_ + row,
+         state.sums + (tile.first_row + row) * stride, stride, count});
+  }
+}
+
+// Row by row, and of each row only the runs of tokens that it sees.
+void BlockAttention::MixVisible(const RowTile& values, const Tile& tile, const BlockState& state) {
+  const int64_t stride = problem_.value_stride, tokens = tile.tokens.end - tile.tokens.begin;
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    const float* bias = bias_ + row * kTileTokens;
+    MixTarget target{scores_ + row * kTileTokens, correction_ + row,
+                     state.sums + (tile.first_row + row) * stride, stride, 1};
+    for (int64_t token = 0; token < tokens;) {
+      int64_t end = token;
+      while (end < tokens && bias[end] != kHidden) ++end;
+      RowTile visible = values;
+      visible.data += token * values.row_size;
+      target.weights = scores_ + row * kTileTokens + token;
+      kernels_.mix[Index(RowFormat::kF32)](visible, end - token, target);
+      target.correction = nullptr;
+      token = end + 1;
+    }
+  }
+}
+
+}  // namespace onnx_light

@@ -1,0 +1,262 @@
+// Loops over rows of keys and values. Included by kernels_body.h inside its anonymous namespace.
+
+template <typename F>
+struct PairsOf {
+  static constexpr bool kEntry = F::kPairs;
+};
+template <typename F>
+struct StepOf {
+  static constexpr int64_t kEntry = int64_t{kLanes} * F::kVectors;
+};
+
+constexpr int PowerOfTwoFrom(int n) { return n <= 1 ? 1 : n <= 2 ? 2 : n <= 4 ? 4 : 8; }
+
+// ---------------------------------------------------------------------------------------------
+// Scores
+
+// Products of `kRows` consecutive rows of keys, `row_size` apart, with all queries.
+template <typename F, int kQueries, int kRows>
+inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, int64_t row_size,
+                      const QueryRows& queries, float* scores) {
+  Vec sums[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) sums[i] = Zero();
+  const int64_t steps = keys.width / (kLanes * F::kVectors) / keys.groups;
+  int64_t step = 0;
+  for (int64_t group = 0; group < keys.groups; ++group) {
+    typename F::State states[kRows];
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) states[i] = F::Begin(keys, row + i, group);
+    for (const int64_t end = step + steps; step < end; ++step) {
+      Vec parts[kRows][F::kVectors];
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        F::Load(keys, first + i * row_size, step, states[i], parts[i]);
+      }
+      const float* query = queries.data + step * (kLanes * F::kVectors);
+#pragma GCC unroll 4
+      for (int v = 0; v < F::kVectors; ++v) {
+#pragma GCC unroll 8
+        for (int q = 0; q < kQueries; ++q) {
+          const Vec numbers = Load(query + q * queries.stride + v * kLanes);
+#pragma GCC unroll 16
+          for (int i = 0; i < kRows; ++i) {
+            sums[q * kRows + i] = Fma(parts[i][v], numbers, sums[q * kRows + i]);
+          }
+        }
+      }
+    }
+  }
+  float lanes[kLanes];
+  Store(lanes, SumEach(sums));
+#pragma GCC unroll 8
+  for (int q = 0; q < kQueries; ++q) {
+    __builtin_memcpy(scores + q * kTileTokens, lanes + q * kRows, kRows * sizeof(float));
+  }
+}
+
+template <typename F, int kQueries>
+void Score(const RowTile& keys, int64_t tokens, const QueryRows& queries, float* scores) {
+  constexpr int kRows = kLanes / PowerOfTwoFrom(kQueries);
+  const auto block = [&](int64_t row) {
+    ScoreRows<F, kQueries, kRows>(keys, keys.data + row * keys.row_size, row, keys.row_size,
+                                  queries, scores + row);
+  };
+  int64_t row = 0;
+  for (; row + kRows <= tokens; row += kRows) block(row);
+  if (row == tokens) return;
+  if (tokens >= kRows) return block(tokens - kRows);  // some rows again, to the same result
+  for (; row < tokens; ++row) {
+    ScoreRows<F, kQueries, 1>(keys, keys.data + row * keys.row_size, row, 0, queries, scores + row);
+  }
+}
+
+template <typename F>
+void Scores(const RowTile& keys, int64_t tokens, const QueryRows& queries, float* scores) {
+  switch (queries.count) {
+    case 1:
+      return Score<F, 1>(keys, tokens, queries, scores);
+    case 2:
+      return Score<F, 2>(keys, tokens, queries, scores);
+    case 3:
+      return Score<F, 3>(keys, tokens, queries, scores);
+    case 4:
+      return Score<F, 4>(keys, tokens, queries, scores);
+    default:
+      break;
+  }
+  if constexpr (kMaxRows == 8) {
+    switch (queries.count) {
+      case 5:
+        return Score<F, 5>(keys, tokens, queries, scores);
+      case 6:
+        return Score<F, 6>(keys, tokens, queries, scores);
+      case 7:
+        return Score<F, 7>(keys, tokens, queries, scores);
+      default:
+        return Score<F, 8>(keys, tokens, queries, scores);
+    }
+  }
+}
+
+template <typename F>
+struct ScoresKernel {
+  static constexpr auto kEntry = &Scores<F>;
+};
+
+// ---------------------------------------------------------------------------------------------
+// Weighted sums of values
+
+// The channels of `kSteps` steps.
+template <typename F, int kTargets, int kSteps>
+inline void MixChannels(const RowTile& values, int64_t tokens, int64_t group, int64_t step,
+                        const MixTarget& target) {
+  constexpr int kParts = kSteps * F::kVectors;
+  Vec sums[kTargets][kParts];
+#pragma GCC unroll 8
+  for (int t = 0; t < kTargets; ++t) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kParts; ++i) sums[t][i] = Zero();
+  }
+  const std::byte* row = values.data;
+  for (int64_t token = 0; token < tokens; ++token, row += values.row_size) {
+    const typename F::State state = F::Begin(values, token, group);
+    Vec parts[kParts];
+#pragma GCC unroll 16
+    for (int s = 0; s < kSteps; ++s) {
+      F::Load(values, row, step + s, state, parts + s * F::kVectors);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kTargets; ++t) {
+      const Vec weight = Splat(target.weights[t * kTileTokens + token]);
+#pragma GCC unroll 16
+      for (int i = 0; i < kParts; ++i) sums[t][i] = Fma(weight, parts[i], sums[t][i]);
+    }
+  }
+  const int64_t channel = step * kLanes * F::kVectors;
+#pragma GCC unroll 8
+  for (int t = 0; t < kTargets; ++t) {
+    if constexpr (F::kPairs) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kParts; i += 2) Unpair(sums[t][i], sums[t][i + 1]);
+    }
+    float* out = target.sums + t * target.stride + channel;
+    const Vec correction = Splat(target.correction != nullptr ? target.correction[t] : 1.0f);
+#pragma GCC unroll 16
+    for (int i = 0; i < kParts; ++i) {
+      Vec sum = sums[t][i];
+      if (values.channel_scale != nullptr) {
+        sum = Mul(sum, Load(values.channel_scale + channel + i * kLanes));
+      }
+      Store(out + i * kLanes, Fma(Load(out + i * kLanes), correction, sum));
+    }
+  }
+}
+
+template <typename F, int kTargets>
+void MixRows(const RowTile& values, int64_t tokens, const MixTarget& target) {
+  constexpr int kBlock = kAccumulators / PowerOfTwoFrom(kTargets) / F::kVectors;
+  constexpr int kSteps = kBlock < 1 ? 1 : kBlock;
+  const int64_t steps = values.width / (kLanes * F::kVectors) / values.groups;
+  int64_t step = 0;
+  for (int64_t group = 0; group < values.groups; ++group) {
+    const int64_t end = step + steps;
+    for (; step + kSteps <= end; step += kSteps) {
+      MixChannels<F, kTargets, kSteps>(values, tokens, group, step, target);
+    }
+    for (; step < end; ++step) MixChannels<F, kTargets, 1>(values, tokens, group, step, target);
+  }
+}
+
+template <typename F>
+void Mix(const RowTile& values, int64_t tokens, const MixTarget& target) {
+  switch (target.rows) {
+    case 1:
+      return MixRows<F, 1>(values, tokens, target);
+    case 2:
+      return MixRows<F, 2>(values, tokens, target);
+    case 3:
+      return MixRows<F, 3>(values, tokens, target);
+    case 4:
+      return MixRows<F, 4>(values, tokens, target);
+    default:
+      break;
+  }
+  if constexpr (kMaxRows == 8) {
+    switch (target.rows) {
+      case 5:
+        return MixRows<F, 5>(values, tokens, target);
+      case 6:
+        return MixRows<F, 6>(values, tokens, target);
+      case 7:
+        return MixRows<F, 7>(values, tokens, target);
+      default:
+        return MixRows<F, 8>(values, tokens, target);
+    }
+  }
+}
+
+template <typename F>
+struct MixKernel {
+  static constexpr auto kEntry = &Mix<F>;
+};
+
+// ---------------------------------------------------------------------------------------------
+// Widening
+
+template <typename F>
+void Widen(const RowTile& rows, int64_t tokens, float* target, int64_t stride) {
+  const std::byte* row = rows.data;
+  for (int64_t token = 0; token < tokens; ++token, row += rows.row_size, target += stride) {
+    const int64_t steps = rows.width / (kLanes * F::kVectors) / rows.groups;
+    const Vec row_scale = Splat(rows.row_scale != nullptr ? rows.row_scale[token] : 1.0f);
+    int64_t step = 0;
+    for (int64_t group = 0; group < rows.groups; ++group) {
+      const typename F::State state = F::Begin(rows, token, group);
+      for (const int64_t end = step + steps; step < end; ++step) {
+        Vec parts[F::kVectors];
+        F::Load(rows, row, step, state, parts);
+        if constexpr (F::kPairs) Unpair(parts[0], parts[1]);
+#pragma GCC unroll 4
+        for (int i = 0; i < F::kVectors; ++i) {
+          const int64_t channel = (step * F::kVectors + i) * kLanes;
+          Vec numbers = Mul(parts[i], row_scale);
+          if (rows.channel_scale != nullptr) {
+            numbers = Mul(numbers, Load(rows.channel_scale + channel));
+          }
+          Store(target + channel, numbers);
+        }
+      }
+    }
+  }
+}
+
+template <typename F>
+struct WidenKernel {
+  static constexpr auto kEntry = &Widen<F>;
+};
+
+void PairOrder(const float* source, int64_t width, float* target) {
+#if defined(__AVX2__)
+  for (int64_t i = 0; i < width; i += 2 * kLanes) {
+    Vec a = Load(source + i), b = Load(source + i + kLanes);
+    Pair(a, b);
+    Store(target + i, a);
+    Store(target + i + kLanes, b);
+  }
+#else
+  __builtin_memcpy(target, source, width * sizeof(float));
+#endif
+}
+
+void MultiplyRows(const float* rows, int64_t stride, int64_t count, const float* factors,
+                  int64_t width, float* target) {
+  for (int64_t row = 0; row < count; ++row) {
+    const float* source = rows + row * stride;
+    float* out = target + row * stride;
+    int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes)
+      Store(out + i, Mul(Load(source + i), Load(factors + i)));
+    for (; i < width; ++i) out[i] = source[i] * factors[i];
+  }
+}
