@@ -1,6 +1,7 @@
 // The extension module of the message classes.
 #include <nanobind/nanobind.h>
 
+#include "files.h"
 #include "handles.h"
 #include "lists.h"
 #include "messages.h"
@@ -19,6 +20,7 @@ NB_MODULE(_onnxpyprotoop, m) {
     AddListTypes(m.ptr());
     AddMessageTypes(m.ptr());
     AddOptionTypes(m.ptr());
+    AddFileTypes(m.ptr());
   } catch (const ErrorAlreadySet&) {
     throw nb::python_error();
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fields.h"
+#include "files.h"
 #include "input.h"
 #include "onnx_light/message_file.h"
 #include "onnx_light/message_ops.h"
@@ -215,7 +216,7 @@ PyObject* SerializeToFile(PyObject* object, PyObject* arguments, PyObject* keywo
                              ToSerializeOptions(options), data_path);
     {
       const WithoutGil released;
-      writer.Write();
+      writer.Write(SignalHandlers());
     }
     return None();
   });
@@ -233,7 +234,7 @@ PyObject* SerializeToFileDescriptor(PyObject* object, PyObject* arguments, PyObj
     const Serializer::Segments segments = serializer.Gather();
     {
       const WithoutGil released;
-      WriteToDescriptor(segments, descriptor);
+      WriteToDescriptor(segments, descriptor, SignalHandlers());
     }
     return None();
   });

@@ -157,6 +157,18 @@ class SerializeSizeResult:
     def __add__(self, other: SerializeSizeResult, /) -> SerializeSizeResult: ...
     def __eq__(self, other: object, /) -> bool: ...
 
+class _MessageFile:
+    """The file of a message in two steps, for callers who commit it together with others."""
+
+    def __init__(self, message: Message, path: bytes) -> None: ...
+    def prepare(self) -> None:
+        """Writes the file beside its target. At most once."""
+    def commit(self) -> None:
+        """Renames it into place; after prepare()."""
+
+def _load_external_data(message: Message, folder: bytes) -> None:
+    """Makes all external payloads inline. Other threads must not have the message."""
+
 class EnumTypeWrapper:
     """An enum: names and numbers of its values, in the order of their declaration."""
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "onnx_light/export.h"
+#include "onnx_light/interrupt.h"
 #include "onnx_light/message.h"
 #include "onnx_light/serialization.h"
 
@@ -65,9 +66,14 @@ class ONNX_LIGHT_EXPORT MessageFileWriter {
   MessageFileWriter& operator=(MessageFileWriter&&) noexcept;
   ~MessageFileWriter();
 
-  // Writes all files beside their targets, then renames them into place, data first. On error
-  // before the renames every old file is whole and nothing new is left. At most once.
-  void Write();
+  // Prepare and Commit.
+  void Write(const Interrupt& interrupt = {});
+  // Brings all files to the disk beside their targets. On error, what `interrupt` throws included,
+  // and without Commit, every old file is whole and nothing new is left. At most once.
+  void Prepare(const Interrupt& interrupt = {});
+  // Renames the files into place, data first. After a kill or an error between two renames new data
+  // lie beside the old message. REQUIRES: Prepare returned.
+  void Commit();
 
  private:
   struct Plan;
@@ -80,8 +86,9 @@ ONNX_LIGHT_EXPORT void SerializeFile(const MessageInfo& info, const Message& mes
                                      const std::string& external_data_file = {});
 
 // Writes what Gather made to a descriptor, from its position on: all of it, however many calls it
-// takes. Never closes it.
-ONNX_LIGHT_EXPORT void WriteToDescriptor(const Serializer::Segments& segments, int fd);
+// takes, unless `interrupt` throws. Never closes it.
+ONNX_LIGHT_EXPORT void WriteToDescriptor(const Serializer::Segments& segments, int fd,
+                                         const Interrupt& interrupt = {});
 // The same for a message.
 ONNX_LIGHT_EXPORT void SerializeToDescriptor(const MessageInfo& info, const Message& message,
                                              int fd, const SerializeOptions& options = {});

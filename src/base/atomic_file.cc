@@ -89,11 +89,11 @@ void SyncFolder(int fd, const std::string& path) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path, bool overwrite)
+AtomicFile::AtomicFile(const std::string& path, bool overwrite, Links links)
     : path_(path), overwrite_(overwrite), process_(getpid()) {
   CheckPath(path);
   if (path.empty()) throw SystemError(ENOENT, path, "open");
-  PathParts parts = SplitPath(overwrite ? FollowLinks(path) : path);
+  PathParts parts = SplitPath(overwrite && links == Links::kFollow ? FollowLinks(path) : path);
   if (parts.name.empty()) throw SystemError(EISDIR, path, "open");
   try {
     folder_ = OpenFolder(parts.folder);
@@ -144,10 +144,11 @@ void AtomicFile::CopyPermissions(mode_t mode, gid_t group) {
 
 void AtomicFile::Write(std::span<const std::byte> bytes) { Write(std::span(&bytes, 1)); }
 
-void AtomicFile::Write(std::span<const std::span<const std::byte>> parts) {
+void AtomicFile::Write(std::span<const std::span<const std::byte>> parts,
+                       const Interrupt& interrupt) {
   if (!file_) throw SystemError(EBADF, path_, "write after the file was given up or committed");
   try {
-    WriteAll(file_.get(), parts, path_);
+    WriteAll(file_.get(), parts, path_, interrupt);
   } catch (...) {
     Discard();
     throw;
@@ -155,23 +156,36 @@ void AtomicFile::Write(std::span<const std::span<const std::byte>> parts) {
   for (const auto& part : parts) bytes_written_ += part.size();
 }
 
-void AtomicFile::Commit(bool sync) {
-  if (!file_) throw SystemError(EBADF, path_, "commit after the file was given up or committed");
-  FileDescriptor folder;
+void AtomicFile::Finish(bool sync) {
+  if (!file_) throw SystemError(EBADF, path_, "finish after the file was given up or committed");
   try {
     if (sync) {
       // Opened before the rename, so that a folder that cannot be synced fails in time.
-      folder = FileDescriptor(openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (!folder) throw SystemError(errno, path_, "open the folder to sync it");
+      folder_to_sync_ =
+          FileDescriptor(openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (!folder_to_sync_) throw SystemError(errno, path_, "open the folder to sync it");
       SyncFile(file_.get(), path_);
     }
     file_.Close(path_);
+  } catch (...) {
+    Discard();
+    throw;
+  }
+}
+
+void AtomicFile::Commit(bool sync) {
+  if (temporary_.empty()) {
+    throw SystemError(EBADF, path_, "commit after the file was given up or committed");
+  }
+  if (file_) Finish(sync);
+  try {
     Publish();
   } catch (...) {
     Discard();
     throw;
   }
-  if (sync) SyncFolder(folder.get(), path_);
+  const FileDescriptor folder = std::move(folder_to_sync_);
+  if (folder) SyncFolder(folder.get(), path_);
 }
 
 void AtomicFile::Publish() {

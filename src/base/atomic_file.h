@@ -29,20 +29,30 @@ namespace onnx_light {
 // parent's temporary nor may be used otherwise.
 class AtomicFile {
  public:
+  enum class Links { kFollow, kRefuse };
+
   // With `overwrite` false, a target that exists, be it a dangling link, is SystemError EEXIST:
-  // here or, if it appears later, at Commit. Throws SystemError, and ValueError `file.not_regular`
+  // here or, if it appears later, at Commit. With kRefuse a target that is a link is
+  // `file.not_regular`, and one that appears later is replaced itself: for folders in which others
+  // may put links. Throws SystemError, and ValueError `file.not_regular`
   // (a target that is a device, FIFO or socket) or `file.path` (a NUL byte in the path).
-  explicit AtomicFile(const std::string& path, bool overwrite = true);
+  explicit AtomicFile(const std::string& path, bool overwrite = true, Links links = Links::kFollow);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
   // Appends bytes. Throws SystemError with the target's path; the temporary is gone then, and
   // later calls are SystemError EBADF.
+  // What `interrupt` throws (see WriteAll) does the same.
   void Write(std::span<const std::byte> bytes);
-  void Write(std::span<const std::span<const std::byte>> parts);
+  void Write(std::span<const std::span<const std::byte>> parts, const Interrupt& interrupt = {});
 
   uint64_t bytes_written() const { return bytes_written_; }
+
+  // Ends the writing: what the system reports late is reported here, and with `sync` the bytes are
+  // on the disk. Commit does it where it has not been done; it is for those who commit several
+  // files and want to know of errors before the first name changes. Throws SystemError.
+  void Finish(bool sync = true);
 
   // Publishes the file. With `sync` it is on the disk, under its name, when this returns. An error
   // leaves the old file, with one exception: if the sync of the folder fails, which comes last, the
@@ -61,7 +71,8 @@ class AtomicFile {
   FileDescriptor folder_;
   std::string name_;       // of the target in folder_
   std::string temporary_;  // in folder_; empty when there is none
-  FileDescriptor file_;
+  FileDescriptor file_;    // until it is finished
+  FileDescriptor folder_to_sync_;
   uint64_t bytes_written_ = 0;
 };
 

@@ -250,6 +250,63 @@ TEST(AtomicFile, LinksStayAndLeadToTheNewFile) {
   EXPECT_EQ(Thrown<SystemError>([&] { AtomicFile(folder / "loop"); }).error_number(), ELOOP);
 }
 
+TEST(AtomicFile, LinksThatAreRefusedLeadNowhere) {
+  TestFolder folder;
+  WriteTestFile(folder / "outside", "old");
+  ASSERT_EQ(symlink("outside", (folder / "link").c_str()), 0);
+  const auto make = [&](const char* name) {
+    return std::make_unique<AtomicFile>(folder / name, true, AtomicFile::Links::kRefuse);
+  };
+  EXPECT_EQ(Thrown<ValueError>([&] { make("link"); }).code(), "file.not_regular");
+  const auto file = make("late");
+  file->Write(AsBytes("new"));
+  ASSERT_EQ(symlink("outside", (folder / "late").c_str()), 0);
+  file->Commit();
+  EXPECT_FALSE(std::filesystem::is_symlink(folder / "late"));
+  EXPECT_EQ(ReadTestFile(folder / "late"), "new");
+  EXPECT_EQ(ReadTestFile(folder / "outside"), "old");
+  EXPECT_EQ(folder.Names(), (Names{"late", "link", "outside"}));
+}
+
+TEST(AtomicFile, FinishedFilesWaitForTheirNames) {
+  TestFolder folder;
+  WriteTestFile(folder / "a", "old");
+  {
+    AtomicFile first(folder / "a"), second(folder / "b");
+    for (AtomicFile* file : {&first, &second}) {
+      file->Write(AsBytes("new"));
+      file->Finish();
+      EXPECT_EQ(Thrown<SystemError>([&] { file->Write(AsBytes("x")); }).error_number(), EBADF);
+      EXPECT_EQ(Thrown<SystemError>([&] { file->Finish(); }).error_number(), EBADF);
+    }
+    EXPECT_EQ(ReadTestFile(folder / "a"), "old");
+    second.Commit();
+    EXPECT_EQ(folder.Names().size(), 3u);
+  }
+  EXPECT_EQ(ReadTestFile(folder / "a"), "old");
+  EXPECT_EQ(ReadTestFile(folder / "b"), "new");
+  EXPECT_EQ(folder.Names(), (Names{"a", "b"}));
+}
+
+TEST(AtomicFile, AnInterruptKeepsTheOldFile) {
+  TestFolder folder;
+  WriteTestFile(folder / "file", "old");
+  struct Stop {};
+  const std::vector<std::byte> large(size_t{65} << 20);
+  const std::vector<std::span<const std::byte>> parts = {large};
+  AtomicFile file(folder / "file");
+  int calls = 0;
+  EXPECT_THROW(file.Write(parts,
+                          [&] {
+                            ++calls;
+                            throw Stop();
+                          }),
+               Stop);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(ReadTestFile(folder / "file"), "old");
+  EXPECT_EQ(folder.Names(), Names{"file"});
+}
+
 TEST(AtomicFile, AnotherHardLinkKeepsTheOldBytes) {
   TestFolder folder;
   WriteTestFile(folder / "file", "old");

@@ -16,8 +16,9 @@
 namespace onnx_light {
 namespace {
 
-// Linux moves at most 2 GiB - 4 KiB a call; pieces of this size stay clear of such limits.
-constexpr size_t kLargestPiece = size_t{1} << 30;
+// Linux moves at most 2 GiB - 4 KiB a call and lets no signal in between; with pieces of this size
+// an interrupted writer stops soon.
+constexpr size_t kLargestPiece = size_t{64} << 20;
 
 // The place in a list of parts up to which everything is written.
 class Cursor {
@@ -64,10 +65,32 @@ class Cursor {
   size_t offset_ = 0;
 };
 
-void WaitUntilWritable(int fd, const std::string& name) {
+// Whether no signal ended the wait.
+bool WaitUntilWritable(int fd, const std::string& name) {
   pollfd poll_fd{fd, POLLOUT, 0};
-  if (poll(&poll_fd, 1, -1) < 0 && errno != EINTR) throw SystemError(errno, name, "poll");
+  if (poll(&poll_fd, 1, -1) >= 0) return true;
+  if (errno != EINTR) throw SystemError(errno, name, "poll");
+  return false;
 }
+
+// Gives the caller's interrupt its turns.
+class Turns {
+ public:
+  explicit Turns(const Interrupt& interrupt) : interrupt_(interrupt) {}
+
+  void Wrote(size_t bytes) {
+    bytes_ += bytes;
+    if (bytes_ >= kLargestPiece) Signal();
+  }
+  void Signal() {
+    bytes_ = 0;
+    if (interrupt_) interrupt_();
+  }
+
+ private:
+  const Interrupt& interrupt_;
+  size_t bytes_ = 0;
+};
 
 }  // namespace
 
@@ -128,17 +151,22 @@ uint64_t RegularFileSize(int fd, const std::string& name) {
   return static_cast<uint64_t>(status.st_size);
 }
 
-void WriteAll(int fd, std::span<const std::span<const std::byte>> parts, const std::string& name) {
+void WriteAll(int fd, std::span<const std::span<const std::byte>> parts, const std::string& name,
+              const Interrupt& interrupt) {
   std::array<iovec, IOV_MAX> vectors;
+  Turns turns(interrupt);
   for (Cursor cursor(parts); !cursor.done();) {
     int count;
     const size_t size = cursor.Fill(vectors, count);
     const ssize_t written = writev(fd, vectors.data(), count);
     if (written > 0) {
       cursor.Advance(static_cast<size_t>(written));
+      turns.Wrote(static_cast<size_t>(written));
     } else if (written < 0 && errno == EAGAIN) {
-      WaitUntilWritable(fd, name);
-    } else if (written == 0 || errno != EINTR) {
+      if (!WaitUntilWritable(fd, name)) turns.Signal();
+    } else if (written < 0 && errno == EINTR) {
+      turns.Signal();
+    } else {
       // A write that moves nothing and gives no reason would repeat for ever.
       throw SystemError(written == 0 ? EIO : errno, name,
                         "write " + std::to_string(size) + " bytes");

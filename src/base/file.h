@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "onnx_light/interrupt.h"
+
 namespace onnx_light {
 
 // The owner of an open file descriptor, or none. The destructor leaves errno alone and does not
@@ -53,8 +55,11 @@ uint64_t RegularFileSize(int fd, const std::string& name);
 
 // Writes all bytes of all parts at the descriptor's position, however many calls it takes; waits
 // where a descriptor is non-blocking. Throws SystemError, after which an unknown part is written.
-// The signals SIGPIPE and SIGXFSZ are the process's own affair (Python ignores both).
-void WriteAll(int fd, std::span<const std::span<const std::byte>> parts, const std::string& name);
+// The signals SIGPIPE and SIGXFSZ are the process's own affair (Python ignores both). `interrupt`
+// is called after every signal that ends a call early and every 64 MiB; what it throws ends the
+// writing.
+void WriteAll(int fd, std::span<const std::span<const std::byte>> parts, const std::string& name,
+              const Interrupt& interrupt = {});
 void WriteAll(int fd, std::span<const std::byte> bytes, const std::string& name);
 
 // Throws ValueError `file.path` if the path has a NUL byte, at which the system would cut it.

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <thread>
@@ -149,6 +150,37 @@ TEST(WriteAll, GoesOnAfterShortWritesFullPipesAndSignals) {
       writer.Close("pipe");
     }
     EXPECT_TRUE(received == text);
+  }
+  ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+// A reader that never comes: without the interrupt this would wait for ever.
+TEST(WriteAll, AnInterruptEndsTheWait) {
+  struct sigaction action = {};
+  struct sigaction before = {};
+  action.sa_handler = DoNothing;
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  const std::string text(3'000'000, 'x');
+  struct Stop {};
+  for (const int flags : {0, O_NONBLOCK}) {
+    int fds[2];
+    ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+    ASSERT_EQ(fcntl(fds[1], F_SETFL, flags), 0);
+    const FileDescriptor reader(fds[0]), writer(fds[1]);
+    const pthread_t writer_thread = pthread_self();
+    const std::jthread signals([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        pthread_kill(writer_thread, SIGUSR1);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    int calls = 0;
+    const auto bytes = AsBytes(text);
+    EXPECT_THROW(WriteAll(writer.get(), std::span(&bytes, 1), "pipe",
+                          [&] {
+                            if (++calls == 5) throw Stop();
+                          }),
+                 Stop);
   }
   ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
 }

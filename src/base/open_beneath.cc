@@ -1,6 +1,7 @@
 #include "base/open_beneath.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -95,6 +96,11 @@ void CheckLocation(std::string_view location) {
   constexpr const char* kCode = "external.path";
   if (location.empty()) Refuse(kCode, location, "is empty");
   if (location.find('\0') != std::string_view::npos) Refuse(kCode, location, "has a NUL byte");
+  if (location.size() >= PATH_MAX) {
+    Refuse(kCode, location,
+           "has " + std::to_string(location.size()) + " bytes, a path at most " +
+               std::to_string(PATH_MAX - 1));
+  }
   if (location.front() == '/') {
     Refuse(kCode, location, "is absolute; it must be relative to the folder of the model");
   }

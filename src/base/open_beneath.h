@@ -17,8 +17,9 @@ struct OpenBeneathOptions {
 };
 
 // Checks the text of a location, a relative POSIX path of a file. Throws ValueError `external.path`
-// if it is empty, absolute, has a NUL byte or a `..` component ("a..b" is a fine name), or ends
-// like a folder ("a/", "a/."). Components that are empty or `.` in the middle mean nothing.
+// if it is empty, absolute, longer than any path, has a NUL byte or a `..` component ("a..b" is a
+// fine name), or ends like a folder ("a/", "a/."). Components that are empty or `.` in the middle
+// mean nothing.
 void CheckLocation(std::string_view location);
 
 // Opens for reading the regular file at `location` beneath the folder that is open as `folder`

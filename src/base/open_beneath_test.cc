@@ -82,7 +82,8 @@ TEST_P(OpenBeneathTest, RefusesPathsThatLeave) {
          {std::string(), absolute, std::string("/"), std::string("../secret"), std::string(".."),
           std::string("deep/../../secret"), std::string("deep/../weights"), std::string("deep/.."),
           std::string("./../secret"), std::string("weights\0.bin", 12), std::string("."),
-          std::string("deep/"), std::string("weights/"), std::string("deep/.")}) {
+          std::string("deep/"), std::string("weights/"), std::string("deep/."),
+          std::string(4096, 'x')}) {
       EXPECT_EQ(Refusal(location, trusted_links), "external.path") << location;
     }
   }

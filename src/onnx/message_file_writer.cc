@@ -293,6 +293,7 @@ struct MessageFileWriter::Plan {
   std::string path;
   std::vector<std::unique_ptr<DataFile>> data_files;
   Serializer::Segments message;
+  std::vector<std::unique_ptr<AtomicFile>> prepared;
 };
 
 MessageFileWriter::MessageFileWriter(const MessageInfo& info, const Message& message,
@@ -313,15 +314,27 @@ MessageFileWriter::MessageFileWriter(MessageFileWriter&&) noexcept = default;
 MessageFileWriter& MessageFileWriter::operator=(MessageFileWriter&&) noexcept = default;
 MessageFileWriter::~MessageFileWriter() = default;
 
-void MessageFileWriter::Write() {
-  // Everything is on the disk under temporary names before the first name changes.
+void MessageFileWriter::Write(const Interrupt& interrupt) {
+  Prepare(interrupt);
+  Commit();
+}
+
+void MessageFileWriter::Prepare(const Interrupt& interrupt) {
   std::vector<std::unique_ptr<AtomicFile>> files;
-  for (const auto& data : plan_->data_files) {
-    files.push_back(std::make_unique<AtomicFile>(data->path));
-    files.back()->Write(PartsOf(*data));
-  }
-  files.push_back(std::make_unique<AtomicFile>(plan_->path));
-  files.back()->Write(PartsOf(plan_->message));
+  const auto write = [&](const std::string& path, const auto& content, AtomicFile::Links links) {
+    files.push_back(std::make_unique<AtomicFile>(path, /*overwrite=*/true, links));
+    files.back()->Write(PartsOf(content), interrupt);
+    files.back()->Finish();
+    if (interrupt) interrupt();
+  };
+  // A link could be put in the data file's place after it was checked.
+  for (const auto& data : plan_->data_files) write(data->path, *data, AtomicFile::Links::kRefuse);
+  write(plan_->path, plan_->message, AtomicFile::Links::kFollow);
+  plan_->prepared = std::move(files);
+}
+
+void MessageFileWriter::Commit() {
+  const auto files = std::move(plan_->prepared);
   for (const auto& file : files) file->Commit();
 }
 
@@ -330,8 +343,8 @@ void SerializeFile(const MessageInfo& info, const Message& message, const std::s
   MessageFileWriter(info, message, path, options, external_data_file).Write();
 }
 
-void WriteToDescriptor(const Serializer::Segments& segments, int fd) {
-  WriteAll(fd, PartsOf(segments), "file descriptor " + std::to_string(fd));
+void WriteToDescriptor(const Serializer::Segments& segments, int fd, const Interrupt& interrupt) {
+  WriteAll(fd, PartsOf(segments), "file descriptor " + std::to_string(fd), interrupt);
 }
 
 void SerializeToDescriptor(const MessageInfo& info, const Message& message, int fd,

@@ -250,6 +250,8 @@ STUB_DIFFERENCES = [
     r".*\.__init__",
     r"Repeated\w+\.__iter__",
     r"FileLoadMode\.__nb_enum__",
+    r"_MessageFile",
+    r"_load_external_data",
     r"(EnumTypeWrapper|\w+Options|SerializeSizeResult)",
 ]
 

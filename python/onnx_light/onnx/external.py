@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ PayloadMessage = TensorProto | EncodedValueProto
 _Path = str | os.PathLike[str]
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LONGEST_PATH = 4095  # PATH_MAX, less the NUL byte that ends it
 _PIECE = 1 << 20
 _FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -47,7 +48,7 @@ def reference(payload: PayloadMessage) -> Reference:
         CodedError: ``external.location`` if there is none, ``external.path`` as check_location(),
             ``external.number`` for an offset or length that is no plain decimal number.
     """
-    entries = {entry.key: entry.value for entry in payload.external_data}
+    entries = {entry.key: _text(entry.value) for entry in payload.external_data}
     location = entries.get("location", "")
     if not location:
         raise CodedError("external.location", "external_data", "there is no location")
@@ -58,6 +59,11 @@ def reference(payload: PayloadMessage) -> Reference:
     check_location(location)
     length = _number("length", entries["length"]) if "length" in entries else None
     return Reference(location, _number("offset", entries.get("offset", "0")), length)
+
+
+def _text(value: str | bytes) -> str:
+    """An entry's value: bytes where it is no UTF-8, as names of files need not be."""
+    return os.fsdecode(value) if isinstance(value, bytes) else value
 
 
 def _number(key: str, text: str) -> int:
@@ -87,6 +93,8 @@ def check_location(location: str, path: str = "external_data") -> list[str]:
         problem = "is empty"
     elif "\0" in location:
         problem = "has a NUL byte"
+    elif len(os.fsencode(location)) > _LONGEST_PATH:
+        problem = f"has over {_LONGEST_PATH} bytes, which no path has"
     elif location.startswith("/"):
         problem = "is absolute; it must be relative to the folder of the model"
     elif ".." in components:
@@ -188,17 +196,6 @@ def _range(place: Reference, file_size: int) -> tuple[int, int]:
     return place.offset, length
 
 
-def inline(payload: PayloadMessage, base_dir: _Path) -> None:
-    """Makes an external payload part of its message.
-
-    Raises:
-        As read().
-    """
-    payload.raw_data = read(payload, base_dir)
-    payload.ClearField("external_data")
-    payload.ClearField("data_location")
-
-
 def refer(payload: PayloadMessage, place: Reference) -> None:
     """Replaces the bytes of a payload by the place where they lie."""
     payload.ClearField("raw_data")
@@ -208,28 +205,64 @@ def refer(payload: PayloadMessage, place: Reference) -> None:
         payload.external_data.add(key=key, value=str(value))
 
 
-@contextlib.contextmanager
-def replace_file(base_dir: _Path, location: str) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name when the block ends well, and vanishes otherwise.
+class NewFiles:
+    """Files that take their names together, when all of them are on the disk.
 
-    Readers of a file that has the name already keep what they have.
+    Without commit() they vanish when the block ends, and old files of their names stay as they are.
+    Readers of old files keep what they have in any case.
+
+    Args:
+        base_dir: the folder that locations are relative to; empty is the current one.
     """
-    name = check_location(location)[-1]
-    folder = _open_folder(base_dir, location)
-    temporary = f".onnx_light.{os.urandom(8).hex()}.tmp"
-    try:
+
+    def __init__(self, base_dir: _Path) -> None:
+        self._base_dir = base_dir
+        self._folders: dict[str, int] = {}
+        self._written: list[tuple[int, str, str]] = []  # folder, temporary name, name
+
+    def __enter__(self) -> Self:
+        return self
+
+    @contextlib.contextmanager
+    def write(self, location: str) -> Iterator[IO[bytes]]:
+        """The file at a location that readers accept, for writing until the block ends.
+
+        Raises:
+            CodedError: ``external.path``, ``external.link``.
+            OSError: the file cannot be written.
+        """
+        folder = self._folder(location)
+        temporary = f".onnx_light.{os.urandom(8).hex()}.tmp"
+        self._written.append((folder, temporary, check_location(location)[-1]))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())  # before a message that refers to it
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _folder(self, location: str) -> int:
+        name = "/".join(check_location(location)[:-1])
+        if name not in self._folders:
+            self._folders[name] = _open_folder(self._base_dir, location)
+        return self._folders[name]
+
+    def commit(self) -> None:
+        """Gives all files their names, in the order of writing."""
+        while self._written:
+            folder, temporary, name = self._written[0]
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            del self._written[0]
+        for folder in self._folders.values():
+            os.fsync(folder)
+
+    def __exit__(self, *_: object) -> None:
+        for folder, temporary, _name in self._written:
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
-                raise
-    finally:
-        os.close(folder)
+        self._written.clear()
+        for folder in self._folders.values():
+            os.close(folder)
+        self._folders.clear()
 
 
 def _open_folder(base_dir: _Path, location: str, trusted_links: bool = False) -> int:

@@ -10,7 +10,12 @@ from typing import IO, Any
 from onnx_light.errors import CodedError
 from onnx_light.onnx import external
 from onnx_light.onnx.walk import Payload, find_payloads
-from onnx_light.onnx_py._onnxpyprotoop import Message, ModelProto, ParseOptions
+from onnx_light.onnx_py._onnxpyprotoop import (
+    Message,
+    ModelProto,
+    _load_external_data,
+    _MessageFile,
+)
 
 _Path = str | os.PathLike[str]
 _Readable = _Path | IO[bytes]
@@ -29,7 +34,6 @@ _FORMATS = {
     ".onnxtxt": "onnxtxt",
     ".onnxtext": "onnxtxt",
 }
-_EVERY_SIZE = 2**63 - 1
 # Payloads in one file begin at multiples of this, so that mapped ones can be used in place.
 _ALIGNMENT = 64
 
@@ -56,25 +60,13 @@ def load_model(
     path = _path_of(f)
     chosen = _format_of(path, format)
     if isinstance(f, str | os.PathLike) and chosen == _PROTOBUF:
-        options = ParseOptions()
-        if load_external_data:
-            options.tiny_external_data_threshold = _EVERY_SIZE
         model = ModelProto()
-        model.ParseFromFile(f, options)
-        return model
-    model = _decode(_read(f), chosen)
+        model.ParseFromFile(f)
+    else:
+        model = _decode(_read(f), chosen)
     if load_external_data and path is not None:
-        _load_external_data(model, os.path.dirname(path))
+        _load_external_data(model, os.fsencode(os.path.dirname(path)))
     return model
-
-
-def _load_external_data(model: ModelProto, folder: str) -> None:
-    for payload, place in find_payloads(model):
-        if external.is_external(payload):
-            try:
-                external.inline(payload, folder)
-            except CodedError as error:
-                raise CodedError(error.code, place.path, error.message) from None
 
 
 def load_model_from_string(s: bytes | str, format: str = _PROTOBUF) -> ModelProto:
@@ -125,19 +117,22 @@ def save_model(
     message = ModelProto.FromString(proto) if isinstance(proto, bytes) else proto
     path = _path_of(f)
     chosen = _format_of(path, format)
-    if save_as_external_data:
-        if path is None:
-            raise CodedError("files.path", "f", "external data need the path of the model's file")
-        message = copy.copy(message)
-        payloads = list(find_payloads(message))
-        moved = _payloads_to_move(payloads, size_threshold, convert_attribute)
-        folder, model_name = os.path.split(path)
-        names = _Names(payloads, model_name)
+    if not save_as_external_data:
+        _write(message, f, chosen, None)
+        return
+    if path is None:
+        raise CodedError("files.path", "f", "external data need the path of the model's file")
+    message = copy.copy(message)
+    payloads = list(find_payloads(message))
+    moved = _payloads_to_move(payloads, size_threshold, convert_attribute)
+    folder, model_name = os.path.split(path)
+    names = _Names(payloads, model_name)
+    with external.NewFiles(folder) as files:
         if all_tensors_to_one_file:
-            _move_to_one_file(moved, folder, names.single(location))
+            _move_to_one_file(moved, files, names.single(location))
         else:
-            _move_to_own_files(moved, folder, names)
-    _write(message, f, chosen)
+            _move_to_own_files(moved, files, names)
+        _write(message, f, chosen, files)
 
 
 load = load_model
@@ -194,11 +189,13 @@ def _is_plain_file_name(name: str) -> bool:
     return re.fullmatch(r"(?!\.)[^\x00-\x1f<>:;,?\"*|/\\]{1,50}", name) is not None
 
 
-def _move_to_one_file(moved: list[external.PayloadMessage], folder: str, location: str) -> None:
+def _move_to_one_file(
+    moved: list[external.PayloadMessage], files: external.NewFiles, location: str
+) -> None:
     if not moved:
         return
     end = 0
-    with external.replace_file(folder, location) as file:
+    with files.write(location) as file:
         for payload in moved:
             begin = -(-end // _ALIGNMENT) * _ALIGNMENT
             data = payload.payload("raw_data")
@@ -208,11 +205,13 @@ def _move_to_one_file(moved: list[external.PayloadMessage], folder: str, locatio
             external.refer(payload, external.Reference(location, begin, len(data)))
 
 
-def _move_to_own_files(moved: list[external.PayloadMessage], folder: str, names: _Names) -> None:
+def _move_to_own_files(
+    moved: list[external.PayloadMessage], files: external.NewFiles, names: _Names
+) -> None:
     for payload in moved:
         location = names.next(payload.name)
         data = payload.payload("raw_data")
-        with external.replace_file(folder, location) as file:
+        with files.write(location) as file:
             file.write(data)
         external.refer(payload, external.Reference(location, 0, len(data)))
 
@@ -236,18 +235,31 @@ def _read(f: _Readable) -> bytes:
     return f.read()
 
 
-def _write(message: Message, f: _Writable, format: str) -> None:
+def _write(message: Message, f: _Writable, format: str, data: external.NewFiles | None) -> None:
+    """Writes the message, and gives the files of its external data their names just before."""
     if format != _PROTOBUF:
         text = _serializer(format).serialize_proto(_lossless_onnx(message, format))
         if isinstance(f, str | os.PathLike):
-            path = os.path.abspath(f)
-            with external.replace_file(os.path.dirname(path), os.path.basename(path)) as file:
-                file.write(text)
-        else:
-            f.write(text)
+            folder, name = os.path.split(os.path.abspath(f))
+            with external.NewFiles(folder) as files:
+                with files.write(name) as file:
+                    file.write(text)
+                if data is not None:
+                    data.commit()
+                files.commit()
+            return
+        if data is not None:
+            data.commit()
+        f.write(text)
     elif isinstance(f, str | os.PathLike):
-        message.SerializeToFile(f)
+        model = _MessageFile(message, os.fsencode(f))
+        model.prepare()
+        if data is not None:
+            data.commit()
+        model.commit()
     else:
+        if data is not None:
+            data.commit()
         message.SerializeToOstream(f)
 
 
