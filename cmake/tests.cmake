@@ -11,7 +11,7 @@ if(ONNX_LIGHT_TESTS)
   include(GoogleTest)
   onnx_light_program(onnx_light_test ${test_sources})
   target_link_libraries(onnx_light_test PRIVATE GTest::gtest_main)
-  # In the build tree of a Python package the tests are built when asked for (scripts/test).
+  # In the build tree of a Python package tests and benchmarks are built when asked for.
   if(SKBUILD)
     set_target_properties(onnx_light_test PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
@@ -35,6 +35,9 @@ if(ONNX_LIGHT_BENCHMARKS)
     onnx_light_program(bench_${name} ${source})
     target_link_libraries(bench_${name} PRIVATE benchmark::benchmark_main)
     add_dependencies(benchmarks bench_${name})
+    if(SKBUILD)
+      set_target_properties(bench_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    endif()
   endforeach()
 endif()
 
