@@ -149,7 +149,7 @@ class Report:
                 item.task,
                 duration(item.seconds),
                 duration(item.peer_seconds),
-                f"{item.ratio:.3f}" if item.ratio < 0.1 else f"{item.ratio:.2f}",
+                f"{item.ratio:.2g}" if item.ratio < 0.1 else f"{item.ratio:.2f}",
                 "" if item.reach is None else f"{item.reach:.2g}",
             )
             for item in found
