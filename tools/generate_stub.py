@@ -163,9 +163,11 @@ class _MessageFile:
     def __init__(self, message: Message, path: bytes) -> None: ...
     def prepare(self) -> None:
         """Writes the file beside its target. At most once."""
-    def commit(self) -> None:
-        """Renames it into place; after prepare()."""
 
+def _commit_files(
+    renames: list[tuple[int, bytes, bytes]], folders: list[int], message: _MessageFile | None
+) -> None:
+    """Renames files, each in its folder, syncs the folders, and commits the prepared message."""
 def _load_external_data(message: Message, folder: bytes) -> None:
     """Makes all external payloads inline. Other threads must not have the message."""
 

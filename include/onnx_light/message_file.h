@@ -71,8 +71,9 @@ class ONNX_LIGHT_EXPORT MessageFileWriter {
   // Brings all files to the disk beside their targets. On error, what `interrupt` throws included,
   // and without Commit, every old file is whole and nothing new is left. At most once.
   void Prepare(const Interrupt& interrupt = {});
-  // Renames the files into place, data first. After a kill or an error between two renames new data
-  // lie beside the old message. REQUIRES: Prepare returned.
+  // Renames the files into place, data first. After a kill or a failed rename between two of them
+  // new data lie beside the old message; a failed sync of a folder is told when all have their
+  // names. REQUIRES: Prepare returned.
   void Commit();
 
  private:

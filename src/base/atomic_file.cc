@@ -77,16 +77,6 @@ void SyncFile(int fd, const std::string& path) {
   }
 }
 
-// EINVAL is how a file system says that its folders need no sync or have none.
-void SyncFolder(int fd, const std::string& path) {
-  while (fsync(fd) != 0) {
-    if (errno == EINVAL) return;
-    if (errno != EINTR) {
-      throw SystemError(errno, path, "fsync of the folder (the new file is in place)");
-    }
-  }
-}
-
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path, bool overwrite, Links links)
@@ -174,18 +164,9 @@ void AtomicFile::Finish(bool sync) {
 }
 
 void AtomicFile::Commit(bool sync) {
-  if (temporary_.empty()) {
-    throw SystemError(EBADF, path_, "commit after the file was given up or committed");
-  }
-  if (file_) Finish(sync);
-  try {
-    Publish();
-  } catch (...) {
-    Discard();
-    throw;
-  }
-  const FileDescriptor folder = std::move(folder_to_sync_);
-  if (folder) SyncFolder(folder.get(), path_);
+  Finish(sync);
+  Publish();
+  SyncFolder();
 }
 
 void AtomicFile::Publish() {
@@ -195,8 +176,22 @@ void AtomicFile::Publish() {
   } else if (renameat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str()) != 0) {
     error = errno;
   }
-  if (error != 0) throw SystemError(error, path_, "rename");
+  if (error != 0) {
+    Discard();
+    throw SystemError(error, path_, "rename");
+  }
   temporary_.clear();
+}
+
+// EINVAL is how a file system says that its folders need no sync or have none.
+void AtomicFile::SyncFolder() {
+  const FileDescriptor folder = std::move(folder_to_sync_);
+  while (folder && fsync(folder.get()) != 0) {
+    if (errno == EINVAL) return;
+    if (errno != EINTR) {
+      throw SystemError(errno, path_, "fsync of the folder (the new file is in place)");
+    }
+  }
 }
 
 void AtomicFile::Discard() noexcept {

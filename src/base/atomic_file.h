@@ -50,19 +50,23 @@ class AtomicFile {
   uint64_t bytes_written() const { return bytes_written_; }
 
   // Ends the writing: what the system reports late is reported here, and with `sync` the bytes are
-  // on the disk. Commit does it where it has not been done; it is for those who commit several
-  // files and want to know of errors before the first name changes. Throws SystemError.
+  // on the disk. On its own it is for those who commit several files and want to know of errors
+  // before the first name changes. Throws SystemError.
   void Finish(bool sync = true);
 
-  // Publishes the file. With `sync` it is on the disk, under its name, when this returns. An error
-  // leaves the old file, with one exception: if the sync of the folder fails, which comes last, the
-  // new file is in place and may not survive a crash of the system. Throws SystemError.
+  // Publishes the file: Finish, Publish and SyncFolder. With `sync` it is on the disk, under its
+  // name, when this returns. An error leaves the old file, with one exception: if the sync of the
+  // folder fails, which comes last, the new file is in place and may not survive a crash of the
+  // system. Throws SystemError.
   void Commit(bool sync = true);
+  // The rename. REQUIRES: Finish returned. Throws SystemError.
+  void Publish();
+  // Brings the name to the disk, if Finish brought the bytes there. Throws SystemError.
+  void SyncFolder();
 
  private:
   void Create(mode_t mode);
   void CopyPermissions(mode_t mode, gid_t group);
-  void Publish();
   void Discard() noexcept;
 
   const std::string path_;  // as the caller gave it, for messages

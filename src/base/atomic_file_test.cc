@@ -280,7 +280,8 @@ TEST(AtomicFile, FinishedFilesWaitForTheirNames) {
       EXPECT_EQ(Thrown<SystemError>([&] { file->Finish(); }).error_number(), EBADF);
     }
     EXPECT_EQ(ReadTestFile(folder / "a"), "old");
-    second.Commit();
+    second.Publish();
+    second.SyncFolder();
     EXPECT_EQ(folder.Names().size(), 3u);
   }
   EXPECT_EQ(ReadTestFile(folder / "a"), "old");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -335,7 +336,17 @@ void MessageFileWriter::Prepare(const Interrupt& interrupt) {
 
 void MessageFileWriter::Commit() {
   const auto files = std::move(plan_->prepared);
-  for (const auto& file : files) file->Commit();
+  // New data without their message would be worse than a folder that may not be on the disk.
+  std::exception_ptr failed_sync;
+  for (const auto& file : files) {
+    file->Publish();
+    try {
+      file->SyncFolder();
+    } catch (const SystemError&) {
+      if (!failed_sync) failed_sync = std::current_exception();
+    }
+  }
+  if (failed_sync) std::rethrow_exception(failed_sync);
 }
 
 void SerializeFile(const MessageInfo& info, const Message& message, const std::string& path,

@@ -251,7 +251,7 @@ STUB_DIFFERENCES = [
     r"Repeated\w+\.__iter__",
     r"FileLoadMode\.__nb_enum__",
     r"_MessageFile",
-    r"_load_external_data",
+    r"_(load_external_data|commit_files)",
     r"(EnumTypeWrapper|\w+Options|SerializeSizeResult)",
 ]
 

@@ -15,7 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_light.errors import CodedError
-from onnx_light.onnx_py._onnxpyprotoop import EncodedValueProto, TensorProto
+from onnx_light.onnx_py._onnxpyprotoop import (
+    EncodedValueProto,
+    TensorProto,
+    _commit_files,
+    _MessageFile,
+)
 
 PayloadMessage = TensorProto | EncodedValueProto
 _Path = str | os.PathLike[str]
@@ -218,7 +223,7 @@ class NewFiles:
     def __init__(self, base_dir: _Path) -> None:
         self._base_dir = base_dir
         self._folders: dict[str, int] = {}
-        self._written: list[tuple[int, str, str]] = []  # folder, temporary name, name
+        self._written: list[tuple[int, bytes, bytes]] = []  # folder, temporary name, name
 
     def __enter__(self) -> Self:
         return self
@@ -232,8 +237,8 @@ class NewFiles:
             OSError: the file cannot be written.
         """
         folder = self._folder(location)
-        temporary = f".onnx_light.{os.urandom(8).hex()}.tmp"
-        self._written.append((folder, temporary, check_location(location)[-1]))
+        temporary = os.fsencode(f".onnx_light.{os.urandom(8).hex()}.tmp")
+        self._written.append((folder, temporary, os.fsencode(check_location(location)[-1])))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
             yield file
@@ -246,14 +251,17 @@ class NewFiles:
             self._folders[name] = _open_folder(self._base_dir, location)
         return self._folders[name]
 
-    def commit(self) -> None:
-        """Gives all files their names, in the order of writing."""
-        while self._written:
-            folder, temporary, name = self._written[0]
-            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            del self._written[0]
-        for folder in self._folders.values():
-            os.fsync(folder)
+    def commit(self, message: _MessageFile | None = None) -> None:
+        """Gives all files their names, in the order of writing, the message's last.
+
+        Nothing comes between two names but a kill or a failed rename.
+
+        Raises:
+            OSError: a file could not be renamed, and the later ones were not; or, when all have
+                their names, a folder could not be synced.
+        """
+        _commit_files(self._written, list(self._folders.values()), message)
+        self._written.clear()
 
     def __exit__(self, *_: object) -> None:
         for folder, temporary, _name in self._written:

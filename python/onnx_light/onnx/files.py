@@ -117,21 +117,21 @@ def save_model(
     message = ModelProto.FromString(proto) if isinstance(proto, bytes) else proto
     path = _path_of(f)
     chosen = _format_of(path, format)
-    if not save_as_external_data:
-        _write(message, f, chosen, None)
-        return
-    if path is None:
-        raise CodedError("files.path", "f", "external data need the path of the model's file")
-    message = copy.copy(message)
-    payloads = list(find_payloads(message))
-    moved = _payloads_to_move(payloads, size_threshold, convert_attribute)
-    folder, model_name = os.path.split(path)
-    names = _Names(payloads, model_name)
+    folder, model_name = os.path.split(path or "")
     with external.NewFiles(folder) as files:
-        if all_tensors_to_one_file:
-            _move_to_one_file(moved, files, names.single(location))
-        else:
-            _move_to_own_files(moved, files, names)
+        if save_as_external_data:
+            if path is None:
+                raise CodedError(
+                    "files.path", "f", "external data need the path of the model's file"
+                )
+            message = copy.copy(message)
+            payloads = list(find_payloads(message))
+            moved = _payloads_to_move(payloads, size_threshold, convert_attribute)
+            names = _Names(payloads, model_name)
+            if all_tensors_to_one_file:
+                _move_to_one_file(moved, files, names.single(location))
+            else:
+                _move_to_own_files(moved, files, names)
         _write(message, f, chosen, files)
 
 
@@ -235,32 +235,25 @@ def _read(f: _Readable) -> bytes:
     return f.read()
 
 
-def _write(message: Message, f: _Writable, format: str, data: external.NewFiles | None) -> None:
-    """Writes the message, and gives the files of its external data their names just before."""
+def _write(message: Message, f: _Writable, format: str, files: external.NewFiles) -> None:
+    """Writes the message; the files of its external data get their names just before."""
+    text = b""
     if format != _PROTOBUF:
         text = _serializer(format).serialize_proto(_lossless_onnx(message, format))
-        if isinstance(f, str | os.PathLike):
-            folder, name = os.path.split(os.path.abspath(f))
-            with external.NewFiles(folder) as files:
-                with files.write(name) as file:
-                    file.write(text)
-                if data is not None:
-                    data.commit()
-                files.commit()
-            return
-        if data is not None:
-            data.commit()
-        f.write(text)
-    elif isinstance(f, str | os.PathLike):
+    if not isinstance(f, str | os.PathLike):
+        files.commit()
+        if format == _PROTOBUF:
+            message.SerializeToOstream(f)
+        else:
+            f.write(text)
+    elif format == _PROTOBUF:
         model = _MessageFile(message, os.fsencode(f))
         model.prepare()
-        if data is not None:
-            data.commit()
-        model.commit()
+        files.commit(model)
     else:
-        if data is not None:
-            data.commit()
-        message.SerializeToOstream(f)
+        with files.write(os.path.basename(f)) as file:
+            file.write(text)
+        files.commit()
 
 
 def _decode(data: bytes | str, format: str) -> ModelProto:
