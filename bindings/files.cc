@@ -1,16 +1,12 @@
 #include "files.h"
 
 #include <nanobind/nanobind.h>
-#include <stdio.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <string>
 #include <vector>
 
 #include "handles.h"
 #include "messages.h"
-#include "onnx_light/errors.h"
 #include "onnx_light/message_file.h"
 #include "options.h"
 
@@ -53,42 +49,17 @@ void Prepare(MessageFileWriter& self) {
   });
 }
 
-struct Renaming {
-  int folder;
-  std::string from;
-  std::string to;
-};
-
-// In one call, so that no signal handler of Python's comes between two names.
-void RenameAll(const std::vector<Renaming>& renames, const std::vector<int>& folders,
-               MessageFileWriter* message) {
-  for (const Renaming& file : renames) {
-    if (renameat(file.folder, file.from.c_str(), file.folder, file.to.c_str()) != 0) {
-      throw SystemError(errno, file.to, "rename");
-    }
-  }
-  int failed_sync = 0;
-  for (const int folder : folders) {
-    if (fsync(folder) != 0 && errno != EINVAL) failed_sync = errno;
-  }
-  if (message != nullptr) message->Commit();
-  if (failed_sync != 0) {
-    throw SystemError(failed_sync, "", "fsync of the folder (the new files are in place)");
-  }
-}
-
-void CommitFiles(const nb::list& renames, const nb::list& folders, MessageFileWriter* message) {
-  std::vector<Renaming> files;
-  for (const nb::handle item : renames) {
+// One call, so that no signal handler of Python's comes between two names.
+void Commit(const nb::list& files, MessageFileWriter* message) {
+  std::vector<WrittenFile> written;
+  for (const nb::handle item : files) {
     const auto parts = nb::cast<nb::tuple>(item);
-    files.push_back({nb::cast<int>(parts[0]), PathText(nb::cast<nb::bytes>(parts[1])),
-                     PathText(nb::cast<nb::bytes>(parts[2]))});
+    written.push_back({nb::cast<int>(parts[0]), PathText(nb::cast<nb::bytes>(parts[1])),
+                       PathText(nb::cast<nb::bytes>(parts[2]))});
   }
-  std::vector<int> descriptors;
-  for (const nb::handle item : folders) descriptors.push_back(nb::cast<int>(item));
   Translated([&] {
     const WithoutGil others;
-    RenameAll(files, descriptors, message);
+    CommitFiles(written, message);
   });
 }
 
@@ -117,8 +88,8 @@ void AddFileTypes(PyObject* module) {
                                 "together with others.")
       .def("__init__", &MakeWriter, "message"_a, "path"_a)
       .def("prepare", &Prepare, "Writes the file beside its target. At most once.");
-  m.def("_commit_files", &CommitFiles, "renames"_a, "folders"_a, "message"_a.none(),
-        "Renames files, each in its folder, syncs the folders, and commits the prepared message.");
+  m.def("_commit_files", &Commit, "files"_a, "message"_a.none(),
+        "Renames files (folder, temporary name, name), and then a prepared message's.");
   m.def("_load_external_data", &LoadExternal, "message"_a, "folder"_a,
         "Makes all external payloads inline. Other threads must not have the message.");
 }

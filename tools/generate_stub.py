@@ -164,10 +164,8 @@ class _MessageFile:
     def prepare(self) -> None:
         """Writes the file beside its target. At most once."""
 
-def _commit_files(
-    renames: list[tuple[int, bytes, bytes]], folders: list[int], message: _MessageFile | None
-) -> None:
-    """Renames files, each in its folder, syncs the folders, and commits the prepared message."""
+def _commit_files(files: list[tuple[int, bytes, bytes]], message: _MessageFile | None) -> None:
+    """Renames files (folder, temporary name, name), and then a prepared message's."""
 def _load_external_data(message: Message, folder: bytes) -> None:
     """Makes all external payloads inline. Other threads must not have the message."""
 

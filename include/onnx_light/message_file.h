@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "onnx_light/export.h"
 #include "onnx_light/interrupt.h"
@@ -80,6 +81,19 @@ class ONNX_LIGHT_EXPORT MessageFileWriter {
   struct Plan;
   std::unique_ptr<Plan> plan_;
 };
+
+// A file that somebody else has brought to the disk under a temporary name in a folder that is open
+// for reading.
+struct WrittenFile {
+  int folder;
+  std::string temporary;
+  std::string name;
+};
+
+// Gives files their names, in this order, and then the files of `message`, if there is one and
+// Prepare returned, theirs. What goes wrong is as for MessageFileWriter::Commit.
+ONNX_LIGHT_EXPORT void CommitFiles(const std::vector<WrittenFile>& files,
+                                   MessageFileWriter* message);
 
 // Writes a message to a file: MessageFileWriter, both steps.
 ONNX_LIGHT_EXPORT void SerializeFile(const MessageInfo& info, const Message& message,

@@ -183,14 +183,11 @@ void AtomicFile::Publish() {
   temporary_.clear();
 }
 
-// EINVAL is how a file system says that its folders need no sync or have none.
 void AtomicFile::SyncFolder() {
   const FileDescriptor folder = std::move(folder_to_sync_);
-  while (folder && fsync(folder.get()) != 0) {
-    if (errno == EINVAL) return;
-    if (errno != EINTR) {
-      throw SystemError(errno, path_, "fsync of the folder (the new file is in place)");
-    }
+  const int error = folder ? onnx_light::SyncFolder(folder.get()) : 0;
+  if (error != 0) {
+    throw SystemError(error, path_, "fsync of the folder (the new file is in place)");
   }
 }
 

@@ -174,6 +174,14 @@ void WriteAll(int fd, std::span<const std::span<const std::byte>> parts, const s
   }
 }
 
+int SyncFolder(int fd) {
+  while (fsync(fd) != 0) {
+    if (errno == EINVAL) return 0;
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
 void WriteAll(int fd, std::span<const std::byte> bytes, const std::string& name) {
   WriteAll(fd, std::span(&bytes, 1), name);
 }

@@ -62,6 +62,10 @@ void WriteAll(int fd, std::span<const std::span<const std::byte>> parts, const s
               const Interrupt& interrupt = {});
 void WriteAll(int fd, std::span<const std::byte> bytes, const std::string& name);
 
+// Brings the names in a folder that is open for reading to the disk. Returns 0 or an errno; file
+// systems whose folders need no sync are no error.
+int SyncFolder(int fd);
+
 // Throws ValueError `file.path` if the path has a NUL byte, at which the system would cut it.
 void CheckPath(const std::string& path);
 

@@ -1,9 +1,11 @@
 // Writing messages to files: what goes where is settled in MessageFileWriter's constructor, Write
 // only moves bytes.
+#include <stdio.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -347,6 +349,23 @@ void MessageFileWriter::Commit() {
     }
   }
   if (failed_sync) std::rethrow_exception(failed_sync);
+}
+
+void CommitFiles(const std::vector<WrittenFile>& files, MessageFileWriter* message) {
+  std::set<int> folders;
+  for (const WrittenFile& file : files) {
+    if (renameat(file.folder, file.temporary.c_str(), file.folder, file.name.c_str()) != 0) {
+      throw SystemError(errno, file.name, "rename");
+    }
+    folders.insert(file.folder);
+  }
+  int failed_sync = 0;
+  for (const int folder : folders) failed_sync = std::max(failed_sync, SyncFolder(folder));
+  if (message != nullptr) message->Commit();
+  if (failed_sync != 0) {
+    throw SystemError(failed_sync, files.back().name,
+                      "fsync of the folder (the new file is in place)");
+  }
 }
 
 void SerializeFile(const MessageInfo& info, const Message& message, const std::string& path,

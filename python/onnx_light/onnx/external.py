@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import re
@@ -239,8 +240,9 @@ class NewFiles:
         folder = self._folder(location)
         temporary = os.fsencode(f".onnx_light.{os.urandom(8).hex()}.tmp")
         self._written.append((folder, temporary, os.fsencode(check_location(location)[-1])))
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
+        # No step of Python's, where Ctrl-C could come, lies between the descriptor and its owner.
+        opener = functools.partial(os.open, mode=0o666, dir_fd=folder)
+        with open(temporary, "xb", opener=opener) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -260,16 +262,18 @@ class NewFiles:
             OSError: a file could not be renamed, and the later ones were not; or, when all have
                 their names, a folder could not be synced.
         """
-        _commit_files(self._written, list(self._folders.values()), message)
+        _commit_files(self._written, message)
         self._written.clear()
 
     def __exit__(self, *_: object) -> None:
+        # What goes wrong here would only hide the error that led here, or deny a success.
         for folder, temporary, _name in self._written:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
         self._written.clear()
         for folder in self._folders.values():
-            os.close(folder)
+            with contextlib.suppress(OSError):
+                os.close(folder)
         self._folders.clear()
 
 
