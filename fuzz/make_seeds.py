@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import message_schema
 from onnx_light import PagedCache, snapshot
 from onnx_light.identity import ModelIdentity
+from onnx_light.onnx import ModelProto
 
 _MAX_SIZE = 1500  # the fuzzer's own limit is 4096, for two of them
 
@@ -78,6 +79,29 @@ def snapshots() -> Iterator[bytes]:
         yield snapshot.dumps({"a": cache, "b": cache})
 
 
+def model_with(cache: PagedCache) -> bytes:
+    """A model with a cache that is an input's default, and a state of its type."""
+    model = ModelProto(ir_version=10, opset_import=[{"version": 21}])
+    graph = model.graph
+    graph.name = "g"
+    graph.paged_cache_initializer.append(cache.to_proto("c"))
+    graph.persistent_bindings.add(input_name="c", output_name="p")
+    number = {"tensor_type": {"elem_type": 7}}
+    numbers = {"tensor_type": {"elem_type": 1, "shape": {"dim": [{}, {"dim_value": 2}, {}, {}]}}}
+    names = {"start": number, "length": number, "key": numbers, "value": numbers}
+    page = {"structure": {"field": [{"name": name, "type": names[name]} for name in names]}}
+    blocks = {"name": "blocks", "type": {"sequence_type": {"elem_type": {"struct_type": page}}}}
+    model.struct_types.add(
+        name="onnx_light.PagedKVCache",
+        type_id=1,
+        metadata_props=[{"key": "onnx_light.type_version", "value": "1"}],
+        structure={"field": [blocks]},
+    )
+    for value in (graph.input.add(name="c"), graph.output.add(name="p")):
+        value.type.struct_type.type_ref = 1
+    return model.SerializeToString()
+
+
 def external_data() -> Iterator[bytes]:
     """An option byte, then lines "LOCATION OFFSET LENGTH"."""
     locations = ["data", "sub/data", "./sub//data", "big", "empty", "link", "hard", "fifo", "sub"]
@@ -100,10 +124,13 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         other = previous.get(name, data)
         yield "compare", classes[name] + len(data).to_bytes(2, "little") + data + other
         previous[name] = data
+        if name == "ModelProto":
+            yield "check_model", data
     for cache in itertools.chain(caches(), encoded_caches()):
         data = cache.to_proto("layers.0").SerializeToString()
         yield "cache_proto", data
         yield "parse", classes["PagedCacheProto"] + data
+        yield "check_model", model_with(cache)
     for data in snapshots():
         yield "snapshot", data
     for data in external_data():

@@ -2,43 +2,13 @@
 
 #include <nanobind/stl/string.h>
 
-#include "message_bridge.h"
+#include "core/message_argument.h"
 #include "onnx_light/cache_proto.h"
 #include "onnx_light/serialization.h"
 
 namespace nb = nanobind;
 
 namespace onnx_light::python {
-namespace {
-
-// The message behind a Python object, while this lives.
-template <typename M>
-class MessageArgument {
- public:
-  // TypeError unless `object` is a message of class M.
-  MessageArgument(nb::handle object, const char* name) {
-    if (nb::hasattr(object, "_bridge")) {
-      capsule_ = object.attr("_bridge")();
-      bridge_ =
-          static_cast<const MessageBridge*>(PyCapsule_GetPointer(capsule_.ptr(), kMessageBridge));
-      if (bridge_ == nullptr) throw nb::python_error();
-      if (bridge_->info == &M::kInfo) return;
-    }
-    throw nb::type_error((std::string(name) + ": a " + M::kInfo.full_name + " is needed, not " +
-                          Py_TYPE(object.ptr())->tp_name)
-                             .c_str());
-  }
-
-  M& message() const { return *static_cast<M*>(bridge_->message); }
-  Arena& arena() const { return *bridge_->arena; }
-
- private:
-  nb::object capsule_;
-  const MessageBridge* bridge_ = nullptr;
-};
-
-}  // namespace
-
 PagedCache CacheFromMessage(nb::handle proto, nb::handle model, int64_t page_size) {
   const MessageArgument<PagedCacheProto> source(proto, "proto");
   if (model.is_none()) return CacheFromProto(source.message(), page_size);

@@ -29,5 +29,6 @@ NB_MODULE(_core, m) {
   onnx_light::python::BindPages(m);
   onnx_light::python::BindComparison(m);
   onnx_light::python::BindPagedCache(m);
+  onnx_light::python::BindCheck(m);
   onnx_light::python::BindSnapshot(m);
 }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cache/payload.h"
-#include "cache/sizes.h"
+#include "check/pages.h"
 #include "onnx_light/errors.h"
 
 namespace onnx_light {

@@ -4,7 +4,9 @@
 #include <bit>
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <span>
 
 namespace onnx_light {
 
@@ -31,6 +33,20 @@ constexpr std::optional<T> CheckedMul(T a, T b) {
   T result{};
   if (__builtin_mul_overflow(a, b, &result)) return std::nullopt;
   return result;
+}
+
+// The product of factors that are not negative, or nothing if it does not fit. A zero makes it
+// zero, whatever comes before it.
+constexpr std::optional<int64_t> CheckedProduct(std::span<const int64_t> factors) {
+  std::optional<int64_t> product = 1;
+  for (int64_t factor : factors) {
+    if (factor == 0) return 0;
+    if (product) product = CheckedMul(*product, factor);
+  }
+  return product;
+}
+constexpr std::optional<int64_t> CheckedProduct(std::initializer_list<int64_t> factors) {
+  return CheckedProduct(std::span<const int64_t>(factors.begin(), factors.size()));
 }
 
 constexpr bool IsPowerOfTwo(uint64_t value) { return std::has_single_bit(value); }

@@ -11,6 +11,15 @@ constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 constexpr int64_t kSignedMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kSignedMin = std::numeric_limits<int64_t>::min();
 
+TEST(CheckedProduct, OverflowsUnlessAFactorIsZero) {
+  constexpr int64_t kBig = int64_t{1} << 62;
+  EXPECT_EQ(CheckedProduct({}), 1);
+  EXPECT_EQ(CheckedProduct({2, 3, 5}), 30);
+  EXPECT_EQ(CheckedProduct({kBig, 2}), std::nullopt);
+  EXPECT_EQ(CheckedProduct({kBig, kBig, 0}), 0);
+  EXPECT_EQ(CheckedProduct({kBig, 1}), kBig);
+}
+
 TEST(Math, AdditionStopsAtTheLimits) {
   EXPECT_EQ(CheckedAdd<uint64_t>(2, 3), 5u);
   EXPECT_EQ(CheckedAdd<uint64_t>(kMax - 1, 1), kMax);

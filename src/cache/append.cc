@@ -7,6 +7,7 @@
 #include "cache/payload.h"
 #include "cache/sizes.h"
 #include "cache/stored_rows.h"
+#include "check/pages.h"
 #include "onnx_light/cache.h"
 #include "onnx_light/errors.h"
 #include "quant/encode.h"

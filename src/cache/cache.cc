@@ -8,6 +8,7 @@
 #include "cache/open_page.h"
 #include "cache/payload.h"
 #include "cache/sizes.h"
+#include "check/pages.h"
 #include "onnx_light/errors.h"
 #include "quant/encoded_rows.h"
 
@@ -38,35 +39,19 @@ void CheckBatchIndices(std::span<const int64_t> indices, int64_t batch) {
   }
 }
 
-// The page before starts at `expected`, the first page anywhere.
-void CheckPage(const PlacedPage& placed, const PlacedPage* before, const std::string& path,
-               int64_t index) {
-  if (placed.start < 0) {
-    throw ValueError("cache.start", PagePath(path, index, "start"),
-                     std::to_string(placed.start) + " is negative");
-  }
-  if (before != nullptr && placed.start != before->end()) {
-    throw ValueError("cache.start", PagePath(path, index, "start"),
-                     std::to_string(placed.start) + ", but the block before ends at " +
-                         std::to_string(before->end()));
-  }
-  if (placed.length <= 0) {
-    throw ValueError("cache.length", PagePath(path, index, "length"),
-                     std::to_string(placed.length) + ", must be positive");
-  }
-  if (placed.length > placed.page->capacity()) {
-    throw ValueError("cache.length", PagePath(path, index, "length"),
-                     std::to_string(placed.length) + " exceeds capacity " +
-                         std::to_string(placed.page->capacity()));
-  }
-  if (!CheckedAdd(placed.start, placed.length)) {
-    throw ValueError("cache.too_large", PagePath(path, index, "start"),
-                     std::to_string(placed.start) + " plus length exceeds 2^63 - 1");
-  }
-  if (before != nullptr && placed.page->shape() != before->page->shape()) {
-    throw ValueError("cache.shape", PagePath(path, index),
-                     Describe(placed.page->shape()) + ", but the block before has " +
-                         Describe(before->page->shape()));
+PageExtent ExtentOf(const PlacedPage& placed) {
+  return {placed.start, placed.length, placed.page->capacity(), placed.page->shape()};
+}
+
+// That the pages follow each other. Errors as CheckPage().
+template <typename Pages>
+void CheckPages(const Pages& pages, const std::string& path) {
+  std::optional<PageExtent> before;
+  int64_t index = 0;
+  for (const PlacedPage& placed : pages) {
+    const PageExtent extent = ExtentOf(placed);
+    CheckPage(extent, before ? &*before : nullptr, path, index++);
+    before = extent;
   }
 }
 
@@ -126,9 +111,7 @@ PagedCache PagedCache::FromPages(std::span<const PlacedPage> pages, int64_t page
                                  const std::string& path, const CachePolicy& policy) {
   PagedCache cache(page_size, policy);
   if (pages.empty()) return cache;
-  for (size_t i = 0; i < pages.size(); ++i) {
-    CheckPage(pages[i], i == 0 ? nullptr : &pages[i - 1], path, static_cast<int64_t>(i));
-  }
+  CheckPages(pages, path);
   cache.shape_ = pages[0].page->shape();
   cache.start_ = pages.front().start;
   cache.end_ = pages.back().end();
@@ -282,13 +265,8 @@ int64_t PagedCache::FindPage(int64_t position) const {
 }
 
 void PagedCache::Validate(const std::string& path) const {
-  const PlacedPage* before = nullptr;
-  int64_t index = 0;
   const PageRange range = pages();
-  for (const PlacedPage& placed : range) {
-    CheckPage(placed, before, path, index++);
-    before = &placed;
-  }
+  CheckPages(range, path);
 }
 
 }  // namespace onnx_light

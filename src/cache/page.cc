@@ -5,37 +5,10 @@
 #include "cache/encoded_form.h"
 #include "cache/open_page.h"
 #include "cache/payload.h"
-#include "cache/sizes.h"
+#include "check/pages.h"
 #include "onnx_light/errors.h"
 
 namespace onnx_light {
-namespace {
-
-void CheckPositive(int64_t value, const char* what, const std::string& path) {
-  if (value > 0) return;
-  throw ValueError("cache.shape", path,
-                   std::string(what) + " is " + std::to_string(value) + ", must be positive");
-}
-
-void CheckSize(const CacheShape& shape, int64_t capacity, Side side, const PagePayload& payload,
-               const std::string& path) {
-  const std::string where = (path.empty() ? "" : path + ".") + Name(side);
-  const std::array<int64_t, 4> dims{shape.batch, shape.heads, capacity, shape.width(side)};
-  if (const auto* encoded = std::get_if<EncodedPayload>(&payload)) {
-    if (encoded->dims == dims) return;
-    throw ValueError("cache.shape", where,
-                     "shape " + ShapeText(encoded->dims) + ", must be " + ShapeText(dims));
-  }
-  const auto& dense = std::get<DensePayload>(payload);
-  const int64_t expected = DenseSize(shape, side, capacity, dense.dtype, where);
-  if (dense.bytes.size == static_cast<uint64_t>(expected)) return;
-  throw ValueError("cache.payload_size", where,
-                   std::to_string(dense.bytes.size) + " bytes, " + ShapeText(dims) + " " +
-                       std::string(Name(dense.dtype)) + " takes " + std::to_string(expected));
-}
-
-}  // namespace
-
 Page::Page(Maker, const CacheShape& shape, int64_t capacity, int64_t committed, PagePayload key,
            PagePayload value)
     : shape_(shape),
@@ -46,13 +19,9 @@ Page::Page(Maker, const CacheShape& shape, int64_t capacity, int64_t committed, 
 
 std::shared_ptr<const Page> Page::Borrow(const CacheShape& shape, int64_t capacity, PagePayload key,
                                          PagePayload value, const std::string& path) {
-  CheckPositive(shape.batch, "batch", path);
-  CheckPositive(shape.heads, "heads", path);
-  CheckPositive(shape.key_width, "key width", path);
-  CheckPositive(shape.value_width, "value width", path);
-  CheckPositive(capacity, "capacity", path);
-  CheckSize(shape, capacity, Side::kKey, key, path);
-  CheckSize(shape, capacity, Side::kValue, value, path);
+  CheckPositive(shape, capacity, path);
+  CheckPayload(shape, capacity, Side::kKey, key, path);
+  CheckPayload(shape, capacity, Side::kValue, value, path);
   return std::make_shared<Page>(Maker(), shape, capacity, capacity, std::move(key),
                                 std::move(value));
 }

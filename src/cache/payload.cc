@@ -1,33 +1,17 @@
 #include "cache/payload.h"
 
 #include <cstring>
-#include <initializer_list>
-#include <limits>
 #include <optional>
 
 #include "base/convert.h"
 #include "base/math.h"
-#include "cache/sizes.h"
+#include "check/pages.h"
 #include "onnx_light/errors.h"
 #include "quant/decode.h"
 #include "quant/encoded_rows.h"
 
 namespace onnx_light {
 namespace {
-
-std::optional<int64_t> Product(std::initializer_list<int64_t> factors) {
-  std::optional<int64_t> product = 1;
-  for (int64_t factor : factors) {
-    // A zero makes the whole product zero, whatever comes before it.
-    if (factor == 0) return 0;
-    if (product) product = CheckedMul(*product, factor);
-  }
-  return product;
-}
-
-[[noreturn]] void ThrowTooLarge(const std::string& path, const std::string& shape) {
-  throw ValueError("cache.too_large", path, "the size in bytes of " + shape + " exceeds 2^63 - 1");
-}
 
 // Elements one by one, for arrays whose rows are not contiguous.
 template <typename T>
@@ -80,24 +64,14 @@ ArrayView ContiguousView(const void* data, DType dtype, const std::array<int64_t
     if (dim < 0) throw ValueError("cache.shape", "", "negative dim in shape " + ShapeText(shape));
   }
   const int64_t item = ElementSize(dtype);
-  const auto row = Product({item, shape[3]});
-  const auto head = Product({item, shape[3], shape[2]});
-  const auto batch = Product({item, shape[3], shape[2], shape[1]});
-  if (!row || !head || !batch || !Product({item, shape[3], shape[2], shape[1], shape[0]})) {
-    ThrowTooLarge("", ShapeText(shape));
+  const auto row = CheckedProduct({item, shape[3]});
+  const auto head = CheckedProduct({item, shape[3], shape[2]});
+  const auto batch = CheckedProduct({item, shape[3], shape[2], shape[1]});
+  if (!row || !head || !batch || !CheckedProduct({item, shape[3], shape[2], shape[1], shape[0]})) {
+    throw ValueError("cache.too_large", "",
+                     "the size in bytes of " + ShapeText(shape) + " exceeds 2^63 - 1");
   }
   return {static_cast<const std::byte*>(data), dtype, shape, {*batch, *head, *row, item}};
-}
-
-int64_t DenseSize(const CacheShape& shape, Side side, int64_t capacity, DType dtype,
-                  const std::string& path) {
-  const auto size =
-      Product({shape.batch, shape.heads, capacity, shape.width(side), ElementSize(dtype)});
-  if (!size) {
-    ThrowTooLarge(path, ShapeText({shape.batch, shape.heads, capacity, shape.width(side)}) + " " +
-                            std::string(Name(dtype)));
-  }
-  return *size;
 }
 
 std::optional<PageFormat> FormatOf(const PagePayload& payload) {

@@ -10,11 +10,6 @@
 
 namespace onnx_light {
 
-// Bytes of [batch, heads, capacity, width] elements. ValueError `cache.too_large` at `path` where
-// they do not fit 63 bits. REQUIRES: nothing is negative.
-int64_t DenseSize(const CacheShape& shape, Side side, int64_t capacity, DType dtype,
-                  const std::string& path);
-
 // Bits that the visible rows take, scales and the like included.
 double VisibleBits(const PlacedPage& placed, Side side);
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "cache/payload.h"
-#include "cache/sizes.h"
-#include "onnx/tensor_data.h"
+#include "check/block.h"
+#include "check/pages.h"
 #include "onnx_light/cache_proto.h"
 #include "onnx_light/errors.h"
 #include "quant/encoded_proto.h"
@@ -13,70 +13,6 @@
 
 namespace onnx_light {
 namespace {
-
-// The keys or the values of a message's block.
-struct SidePayload {
-  std::array<int64_t, 4> dims;
-  PagePayload payload;
-};
-
-[[noreturn]] void ThrowMissing(const std::string& path, const std::string& what) {
-  throw ValueError("cache.missing", path, "has no " + what);
-}
-
-DType ReadDataType(const TensorProto& tensor, const std::string& path) {
-  if (!tensor.has_data_type()) ThrowMissing(path, "data_type");
-  const auto dtype = DTypeOfTensor(tensor.data_type());
-  if (dtype) return *dtype;
-  throw ValueError("cache.data_type", path,
-                   "data_type " + std::to_string(tensor.data_type()) +
-                       " is none of FLOAT, FLOAT16, BFLOAT16, FLOAT8E4M3FN and FLOAT8E5M2");
-}
-
-std::array<int64_t, 4> ReadDims(const TensorProto& tensor, const std::string& path) {
-  const std::span<const int64_t> dims = tensor.dims();
-  if (dims.size() == 4) return {dims[0], dims[1], dims[2], dims[3]};
-  throw ValueError(
-      "cache.shape", path,
-      std::to_string(dims.size()) + " dims, must be the 4 of [batch, heads, capacity, width]");
-}
-
-SidePayload ReadTensor(const TensorProto& tensor, const std::string& path) {
-  if (tensor.has_segment()) {
-    throw ValueError("cache.unsupported", path, "a tensor in pieces (segment) is not supported");
-  }
-  const DType dtype = ReadDataType(tensor, path);
-  return {ReadDims(tensor, path), DensePayload{dtype, ReadTensorData(tensor, dtype, path)}};
-}
-
-// One side of a block: a dense tensor or an encoded value.
-SidePayload ReadSide(const TensorProto* dense, const EncodedValueProto* encoded,
-                     const ModelProto* model, const std::string& path, const std::string& name) {
-  if (dense != nullptr) return ReadTensor(*dense, path + "." + name);
-  if (encoded == nullptr) ThrowMissing(path, name);
-  EncodedPayload payload = ReadEncodedValue(*encoded, model, path + ".encoded_" + name);
-  return {payload.dims, std::move(payload)};
-}
-
-PlacedPage ReadBlock(const PagedCacheBlockProto& block, const ModelProto* model,
-                     const std::string& path) {
-  if (!block.has_start()) ThrowMissing(path, "start");
-  if (!block.has_length()) ThrowMissing(path, "length");
-  SidePayload key =
-      ReadSide(block.has_key() ? &block.key() : nullptr,
-               block.has_encoded_key() ? &block.encoded_key() : nullptr, model, path, "key");
-  SidePayload value =
-      ReadSide(block.has_value() ? &block.value() : nullptr,
-               block.has_encoded_value() ? &block.encoded_value() : nullptr, model, path, "value");
-  if (!std::equal(key.dims.begin(), key.dims.begin() + 3, value.dims.begin())) {
-    throw ValueError("cache.shape", path + ".value",
-                     "shape " + ShapeText(value.dims) + " does not go with key shape " +
-                         ShapeText(key.dims) + ": batch, heads and capacity must be equal");
-  }
-  const CacheShape shape{key.dims[0], key.dims[1], key.dims[3], value.dims[3]};
-  return {block.start(), block.length(),
-          Page::Borrow(shape, key.dims[2], std::move(key.payload), std::move(value.payload), path)};
-}
 
 void WriteTensor(const PlacedPage& placed, Side side, int64_t capacity, Arena& arena,
                  TensorProto& tensor) {
@@ -121,7 +57,12 @@ PagedCache CacheFromProto(const PagedCacheProto& proto, int64_t page_size, const
   std::vector<PlacedPage> pages;
   pages.reserve(proto.blocks().size());
   for (const PagedCacheBlockProto* block : proto.blocks()) {
-    pages.push_back(ReadBlock(*block, model, PagePath(path, static_cast<int64_t>(pages.size()))));
+    const std::string where = PagePath(path, static_cast<int64_t>(pages.size()));
+    Block read = ReadBlock(*block, {model}, where);
+    const PageExtent& extent = read.extent;
+    pages.push_back({extent.start, extent.length,
+                     Page::Borrow(extent.shape, extent.capacity, std::move(read.key),
+                                  std::move(read.value), where)});
   }
   return PagedCache::FromPages(pages, page_size, path, policy);
 }

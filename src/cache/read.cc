@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "cache/payload.h"
-#include "cache/sizes.h"
+#include "check/pages.h"
 #include "onnx_light/cache.h"
 #include "onnx_light/errors.h"
 

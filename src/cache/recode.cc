@@ -5,6 +5,7 @@
 
 #include "cache/payload.h"
 #include "cache/stored_rows.h"
+#include "check/pages.h"
 #include "quant/encode.h"
 
 namespace onnx_light {

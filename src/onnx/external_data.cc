@@ -93,6 +93,42 @@ std::string LocationOf(const MessageInfo& info, const Message& message) {
   return Normalized(Find(EntriesOf(info, message), "location").value_or(""));
 }
 
+ExternalReference ReadReference(const MessageInfo& info, const Message& message) {
+  const auto entries = EntriesOf(info, message);
+  ExternalReference reference{LocationOf(info, message), 0, {}};
+  const auto number = [&](std::string_view key) -> std::optional<uint64_t> {
+    const std::optional<std::string_view> text = Find(entries, key);
+    if (!text) return std::nullopt;
+    const std::optional<uint64_t> value = ParseDecimal(*text);
+    if (value) return value;
+    throw ValueError("external.number", "",
+                     std::string(key) + " " + Quote(*text) + " of external data location " +
+                         Quote(reference.location) + " is not a decimal number of at most 64 bits");
+  };
+  reference.offset = number("offset").value_or(0);
+  reference.length = number("length");
+  return reference;
+}
+
+void CheckReference(const MessageInfo& info, const Message& message,
+                    const ExternalReference& reference) {
+  const std::string& location = reference.location;
+  if (HasInlineData(info, message)) {
+    throw ValueError("external.inline", "",
+                     "data_location is EXTERNAL (location " + Quote(location) +
+                         "), but the message has data of its own, too");
+  }
+  if (location.empty()) {
+    throw ValueError("external.location", "",
+                     "data_location is EXTERNAL, but external_data has no \"location\"");
+  }
+  if (location.front() == '#') {
+    throw ValueError("external.location", "",
+                     "external data location " + Quote(location) +
+                         " marks memory of another program; it is no file");
+  }
+}
+
 void SetReference(Arena& arena, const MessageInfo& info, Message& message,
                   std::string_view location, uint64_t offset, uint64_t length) {
   auto& entries =
@@ -158,35 +194,16 @@ void ExternalReader::CheckLimit(const Message& message, const std::string& locat
 }
 
 void ExternalReader::Add(const MessageInfo& info, const Message& message) {
-  const auto entries = EntriesOf(info, message);
-  const std::string location = LocationOf(info, message);
-  const auto number = [&](std::string_view key) -> std::optional<uint64_t> {
-    const std::optional<std::string_view> text = Find(entries, key);
-    if (!text) return std::nullopt;
-    const std::optional<uint64_t> value = ParseDecimal(*text);
-    if (value) return value;
-    Refuse("external.number", message,
-           std::string(key) + " " + Quote(*text) + " of external data location " + Quote(location) +
-               " is not a decimal number of at most 64 bits");
-  };
-  const Request request{&message, number("offset").value_or(0), number("length"), results_.size()};
-  results_.emplace_back();
-  if (IsLeft(request.length.value_or(0))) return;
-  if (HasInlineData(info, message)) {
-    Refuse("external.inline", message,
-           "data_location is EXTERNAL (location " + Quote(location) +
-               "), but the message has data of its own, too");
+  try {
+    ExternalReference reference = ReadReference(info, message);
+    const Request request{&message, reference.offset, reference.length, results_.size()};
+    results_.emplace_back();
+    if (IsLeft(request.length.value_or(0))) return;
+    CheckReference(info, message, reference);
+    groups_[std::move(reference.location)].push_back(request);
+  } catch (const ValueError& error) {
+    Refuse(error.code(), message, error.message());
   }
-  if (location.empty()) {
-    Refuse("external.location", message,
-           "data_location is EXTERNAL, but external_data has no \"location\"");
-  }
-  if (location.front() == '#') {
-    Refuse("external.location", message,
-           "external data location " + Quote(location) +
-               " marks memory of another program; it is no file");
-  }
-  groups_[location].push_back(request);
 }
 
 std::vector<std::string> ExternalReader::Locations() const {

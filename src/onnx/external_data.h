@@ -27,6 +27,22 @@ bool HasInlineData(const MessageInfo& info, const Message& message);
 // equal texts; empty if there is none. Not checked.
 std::string LocationOf(const MessageInfo& info, const Message& message);
 
+// Where an external payload lies. No length: to the end of the file.
+struct ExternalReference {
+  std::string location;  // LocationOf
+  uint64_t offset = 0;
+  std::optional<uint64_t> length;
+};
+
+// What the entries say; of several with one key the last counts, others mean nothing. Throws
+// ValueError `external.number` without a path.
+ExternalReference ReadReference(const MessageInfo& info, const Message& message);
+
+// That the message names a place and holds no data itself. Throws ValueError `external.inline`,
+// `external.location` without a path.
+void CheckReference(const MessageInfo& info, const Message& message,
+                    const ExternalReference& reference);
+
 // Makes the message one that refers to a file; raw_data must be empty. REQUIRES: it has no
 // external_data.
 void SetReference(Arena& arena, const MessageInfo& info, Message& message,

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "onnx/external_data.h"
 #include "onnx_light/errors.h"
 
 namespace onnx_light {
@@ -40,17 +41,18 @@ SharedBytes ReadTypedData(const TensorProto& tensor, DType dtype, const std::str
                                  : NarrowPatterns<uint8_t>(numbers, path);
 }
 
-// Checks where the data are. Whether they are raw.
+// Whether the data are raw.
 bool HasRawData(const TensorProto& tensor, const std::string& path) {
-  if (tensor.data_location() == TensorProto::EXTERNAL) {
-    throw ValueError("cache.external", path,
-                     "the data lies in another file and must be loaded into the message first");
-  }
   if (!tensor.has_raw_data()) return false;
   if (tensor.has_float_data() || tensor.has_int32_data()) {
     throw ValueError("cache.data", path, "raw_data and typed data together, must be one of them");
   }
   return true;
+}
+
+PayloadData InMessage(SharedBytes bytes) {
+  const uint64_t size = bytes.size;
+  return {std::move(bytes), size};
 }
 
 }  // namespace
@@ -61,13 +63,34 @@ SharedBytes FieldBytes(const String& field) {
                                               : CopyBytes(bytes.data(), bytes.size());
 }
 
-SharedBytes ReadTensorData(const TensorProto& tensor, DType dtype, const std::string& path) {
-  if (HasRawData(tensor, path)) return FieldBytes(tensor.raw_data_);
-  return ReadTypedData(tensor, dtype, path);
+PayloadData ReadOtherFile(const MessageInfo& info, const Message& message, const std::string& path,
+                          OtherFiles other_files) {
+  if (other_files == OtherFiles::kRefuse) {
+    throw ValueError("cache.external", path,
+                     "the data lie in another file and must be loaded into the message first");
+  }
+  try {
+    return {{}, ReadReference(info, message).length};
+  } catch (const ValueError& error) {
+    throw ValueError(error.code(), path, error.message());
+  }
 }
 
-SharedBytes ReadByteData(const TensorProto& tensor, const std::string& path) {
-  if (HasRawData(tensor, path)) return FieldBytes(tensor.raw_data_);
+PayloadData ReadTensorData(const TensorProto& tensor, DType dtype, const std::string& path,
+                           OtherFiles other_files) {
+  if (IsExternal(TensorProto::kInfo, tensor)) {
+    return ReadOtherFile(TensorProto::kInfo, tensor, path, other_files);
+  }
+  if (HasRawData(tensor, path)) return InMessage(FieldBytes(tensor.raw_data_));
+  return InMessage(ReadTypedData(tensor, dtype, path));
+}
+
+PayloadData ReadByteData(const TensorProto& tensor, const std::string& path,
+                         OtherFiles other_files) {
+  if (IsExternal(TensorProto::kInfo, tensor)) {
+    return ReadOtherFile(TensorProto::kInfo, tensor, path, other_files);
+  }
+  if (HasRawData(tensor, path)) return InMessage(FieldBytes(tensor.raw_data_));
   const std::span<const int32_t> numbers = tensor.int32_data();
   if (numbers.empty()) ThrowMissing(path, "data: neither raw_data nor int32_data");
   BufferRef buffer = BufferRef::Allocate(numbers.size());
@@ -79,7 +102,7 @@ SharedBytes ReadByteData(const TensorProto& tensor, const std::string& path) {
     }
     buffer.mutable_data()[i] = static_cast<std::byte>(numbers[i]);
   }
-  return SharedBytes(std::move(buffer));
+  return InMessage(SharedBytes(std::move(buffer)));
 }
 
 }  // namespace onnx_light

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "base/math.h"
-#include "base/quote.h"
+#include "onnx/external_data.h"
 #include "onnx/tensor_data.h"
 #include "onnx_light/errors.h"
 #include "onnx_light/message_ops.h"
+#include "quant/catalogue.h"
 #include "quant/packing.h"
 #include "quant/struct_layout.h"
 
@@ -69,52 +70,82 @@ Dims ReadLogicalType(const EncodedValueProto& value, const std::string& path) {
   return result;
 }
 
+// Of any rank and size.
+std::vector<int64_t> ReadAnyLogicalType(const EncodedValueProto& value, const std::string& path) {
+  if (!value.has_logical_type()) Throw("cache.missing", path, "has no logical_type");
+  const std::string where = path + ".logical_type";
+  const TypeProto& type = value.logical_type();
+  const int32_t element = type.tensor_type().elem_type();
+  constexpr int32_t kNumbers[] = {TensorProto::FLOAT, TensorProto::FLOAT16, TensorProto::BFLOAT16,
+                                  TensorProto::DOUBLE};
+  if (std::find(std::begin(kNumbers), std::end(kNumbers), element) == std::end(kNumbers)) {
+    Throw("cache.logical_type", where, "is no tensor of FLOAT, FLOAT16, BFLOAT16 or DOUBLE");
+  }
+  if (!type.tensor_type().has_shape()) Throw("cache.logical_type", where, "has no shape");
+  std::vector<int64_t> result;
+  for (const TensorShapeProto_Dimension* dim : type.tensor_type().shape().dim()) {
+    if (!dim->has_dim_value() || dim->dim_value() < 0) {
+      Throw("cache.logical_type",
+            where + ".tensor_type.shape.dim[" + std::to_string(result.size()) + "]",
+            "has no dim_value of 0 or more");
+    }
+    result.push_back(dim->dim_value());
+  }
+  return result;
+}
+
 // With room for 4 bytes an element, so that nothing else overflows.
-int64_t ElementCount(const Dims& dims, const std::string& path) {
+int64_t ElementCount(std::span<const int64_t> dims, const std::string& path) {
   std::optional<int64_t> bytes = 4;
   for (int64_t dim : dims) {
-    if (bytes) bytes = CheckedMul(*bytes, dim);
+    if (bytes) bytes = CheckedMul(*bytes, std::max<int64_t>(dim, 1));
   }
-  if (bytes) return *bytes / 4;
-  Throw("cache.too_large", path, "the size in bytes of " + DimsText(dims) + " exceeds 2^63 - 1");
+  if (!bytes) {
+    Throw("cache.too_large", path, "the size in bytes of " + DimsText(dims) + " exceeds 2^63 - 1");
+  }
+  return std::find(dims.begin(), dims.end(), 0) == dims.end() ? *bytes / 4 : 0;
 }
 
-SharedBytes ReadCodes(const EncodedValueProto& value, const std::string& path) {
-  if (value.data_location() == TensorProto::EXTERNAL) {
-    Throw("cache.external", path,
-          "the data lie in another file and must be loaded into the message first");
+PayloadData ReadCodes(const EncodedValueProto& value, const References& references,
+                      const std::string& path) {
+  if (IsExternal(EncodedValueProto::kInfo, value)) {
+    return ReadOtherFile(EncodedValueProto::kInfo, value, path, references.other_files);
   }
   if (!value.has_raw_data()) Throw("cache.missing", path, "has no raw_data");
-  return FieldBytes(value.raw_data_);
+  return {FieldBytes(value.raw_data_), value.raw_data().size()};
 }
 
-void CheckSize(uint64_t size, int64_t expected, const std::string& what, const std::string& path) {
-  if (size == static_cast<uint64_t>(expected)) return;
+void CheckSize(const PayloadData& data, int64_t expected, const std::string& what,
+               const std::string& path) {
+  if (!data.size || *data.size == static_cast<uint64_t>(expected)) return;
   Throw("cache.payload_size", path,
-        std::to_string(size) + " bytes, " + what + " takes " + std::to_string(expected));
+        std::to_string(*data.size) + " bytes, " + what + " takes " + std::to_string(expected));
 }
 
 // From the number of bytes and signed_storage.
-PageType InferCodeType(const AffineLayoutProto& affine, int64_t count, uint64_t size,
+PageType InferCodeType(const AffineLayoutProto& affine, int64_t count, std::optional<uint64_t> size,
                        const std::string& path) {
+  if (!size) {
+    Throw("cache.storage_type", path, "absent, and so is the length of the data in another file");
+  }
   std::optional<PageType> found;
   for (const auto& [type, number] : kCodeTypes) {
     if (IsSigned(type) != affine.signed_storage()) continue;
-    if (static_cast<uint64_t>(PackedSize(count, CodeBits(type))) != size) continue;
+    if (static_cast<uint64_t>(PackedSize(count, CodeBits(type))) != *size) continue;
     if (found) {
       Throw("cache.storage_type", path,
-            "absent, and " + std::to_string(size) + " bytes of " + std::to_string(count) +
+            "absent, and " + std::to_string(*size) + " bytes of " + std::to_string(count) +
                 " codes fit more than one type");
     }
     found = type;
   }
   if (found) return *found;
   Throw("cache.storage_type", path,
-        "absent, and " + std::to_string(size) + " bytes are no " + std::to_string(count) +
+        "absent, and " + std::to_string(*size) + " bytes are no " + std::to_string(count) +
             " codes of 8, 4 or 2 bits");
 }
 
-PageType ReadCodeType(const AffineLayoutProto& affine, int64_t count, uint64_t size,
+PageType ReadCodeType(const AffineLayoutProto& affine, int64_t count, std::optional<uint64_t> size,
                       const std::string& path) {
   const std::string where = path + ".affine.storage_type";
   if (!affine.has_storage_type()) return InferCodeType(affine, count, size, where);
@@ -131,68 +162,40 @@ struct ParameterTensors {
   std::string scale_path, zero_point_path;
 };
 
-const TensorProto& FindInitializer(const GraphProto& graph, std::string_view name,
-                                   const std::string& path) {
-  for (const TensorProto* tensor : graph.initializer()) {
-    if (tensor->name() == name) return *tensor;
-  }
-  Throw("cache.reference", path, "the model's graph has no initializer '" + Escaped(name) + "'");
-}
-
-ParameterTensors FindShared(const EncodedValueProto& value, const ModelProto* model,
-                            const std::string& path) {
-  const std::string where = path + ".parameter_ref";
-  const std::string name =
-      "onnx_light.quantization.parameters:" + std::string(value.parameter_ref());
-  if (model == nullptr) {
-    Throw("cache.reference", where,
-          "needs the model whose graph has the annotation '" + Escaped(name) + "'");
-  }
-  ParameterTensors found;
-  found.scale_path = found.zero_point_path = where;
-  for (const TensorAnnotation* annotation : model->graph().quantization_annotation()) {
-    if (annotation->tensor_name() != name) continue;
-    for (const StringStringEntryProto* entry : annotation->quant_parameter_tensor_names()) {
-      if (entry->key() == "scale") {
-        found.scale = &FindInitializer(model->graph(), entry->value(), where);
-      } else if (entry->key() == "zero_point") {
-        found.zero_point = &FindInitializer(model->graph(), entry->value(), where);
-      }
-    }
-    if (found.scale != nullptr) return found;
-    Throw("cache.reference", where, "the annotation '" + Escaped(name) + "' names no scale");
-  }
-  Throw("cache.reference", where, "the model's graph has no annotation '" + Escaped(name) + "'");
-}
-
-ParameterTensors FindParameters(const EncodedValueProto& value, const ModelProto* model,
+ParameterTensors ReadParameters(const EncodedValueProto& value, const ModelProto* model,
                                 const std::string& path) {
   const AffineLayoutProto& affine = value.affine();
   if (!value.parameter_ref().empty()) {
-    if (!affine.has_scale() && !affine.has_zero_point()) return FindShared(value, model, path);
-    Throw("cache.scale", path, "has parameters and a parameter_ref, must have one of them");
+    if (affine.has_scale() || affine.has_zero_point()) {
+      Throw("cache.scale", path, "has parameters and a parameter_ref, must have one of them");
+    }
+    const std::string where = path + ".parameter_ref";
+    const SharedParameters shared = FindParameters(model, value.parameter_ref(), where);
+    return {shared.scale, shared.zero_point, where, where};
   }
   if (!affine.has_scale()) Throw("cache.missing", path + ".affine", "has no scale");
   return {&affine.scale(), affine.has_zero_point() ? &affine.zero_point() : nullptr,
           path + ".affine.scale", path + ".affine.zero_point"};
 }
 
-int ReadAxis(const AffineLayoutProto& affine, const std::string& path) {
+int ReadAxis(const AffineLayoutProto& affine, int rank, const std::string& path) {
   if (!affine.has_axis()) {
     Throw("cache.axis", path + ".affine", "has no axis, which scales that are not scalar need");
   }
   const int64_t axis = affine.axis();
-  if (axis >= -4 && axis < 4) return static_cast<int>(axis < 0 ? axis + 4 : axis);
+  if (axis >= -rank && axis < rank) return static_cast<int>(axis < 0 ? axis + rank : axis);
   Throw("cache.axis", path + ".affine.axis",
-        std::to_string(axis) + " is outside [-4, 3], the axes of a payload");
+        std::to_string(axis) + " is outside [" + std::to_string(-rank) + ", " +
+            std::to_string(rank - 1) + "], the axes of a payload");
 }
 
-// Sets shape, axis and block size, from the dims of the scale.
-void ReadShape(const AffineLayoutProto& affine, std::span<const int64_t> scale_dims,
+// Sets shape, axis and block size of a payload of that rank, from the dims of the scale.
+void ReadShape(const AffineLayoutProto& affine, std::span<const int64_t> scale_dims, int rank,
                const std::string& path, AffineLayout& layout) {
   if (scale_dims.empty()) return;
-  layout.axis = ReadAxis(affine, path);
-  if (scale_dims.size() == 1) {
+  layout.axis = ReadAxis(affine, rank, path);
+  const bool may_be_blocks = rank == 1 && affine.block_size() != 0;
+  if (scale_dims.size() == 1 && !may_be_blocks) {
     layout.shape = Shape::kAxis;
     if (affine.block_size() == 0) return;
     Throw("cache.block_size", path + ".affine.block_size", "a scale of one dim has no blocks");
@@ -218,61 +221,82 @@ int64_t CellCount(const std::vector<int64_t>& scale_dims) {
   return count;
 }
 
-EncodedPayload ReadAffine(const EncodedValueProto& value, const Dims& dims, SharedBytes codes,
-                          const ModelProto* model, const std::string& path) {
-  const int64_t count = ElementCount(dims, path);
-  const ParameterTensors tensors = FindParameters(value, model, path);
-  AffineLayout layout;
-  layout.code_type = ReadCodeType(value.affine(), count, codes.size, path);
-  const int bits = CodeBits(layout.code_type);
-  CheckSize(codes.size, PackedSize(count, bits),
-            DimsText(dims) + " " + std::string(Name(layout.code_type)), path + ".raw_data");
-  const auto scale_type = DTypeOfTensor(tensors.scale->data_type());
-  if (!scale_type || *scale_type > DType::kBFloat16) {
-    Throw("cache.scale", tensors.scale_path + ".data_type",
-          std::to_string(tensors.scale->data_type()) + " is none of FLOAT, FLOAT16 and BFLOAT16");
-  }
-  layout.scale_type = *scale_type;
-  ReadShape(value.affine(), tensors.scale->dims(), path, layout);
-  const std::vector<int64_t> scale_dims = ScaleDims(layout, dims);
-  const int64_t cells = CellCount(scale_dims);
-  CheckDims(tensors.scale->dims(), scale_dims, "cache.scale", tensors.scale_path);
-  SharedBytes scales = ReadTensorData(*tensors.scale, *scale_type, tensors.scale_path);
-  CheckSize(scales.size, cells * ElementSize(*scale_type), "a scale of " + DimsText(scale_dims),
-            tensors.scale_path);
-  SharedBytes zero_points;
-  if (tensors.zero_point != nullptr) {
-    const std::string& where = tensors.zero_point_path;
-    if (tensors.zero_point->data_type() != StorageType(layout.code_type)) {
-      Throw("cache.zero_point", where + ".data_type",
-            std::to_string(tensors.zero_point->data_type()) + ", must be " +
-                std::to_string(StorageType(layout.code_type)) + ", that of the codes");
-    }
-    CheckDims(tensors.zero_point->dims(), scale_dims, "cache.zero_point", where);
-    zero_points = ReadByteData(*tensors.zero_point, where);
-    CheckSize(zero_points.size, PackedSize(cells, bits), "a zero point for each scale", where);
-  }
-  return {dims, layout, std::move(codes), std::move(scales), std::move(zero_points)};
+DType ReadScaleType(const TensorProto& scale, const std::string& path) {
+  const auto type = DTypeOfTensor(scale.data_type());
+  if (type && *type <= DType::kBFloat16) return *type;
+  Throw("cache.scale", path + ".data_type",
+        std::to_string(scale.data_type()) + " is none of FLOAT, FLOAT16 and BFLOAT16");
 }
 
-EncodedPayload ReadStruct(const EncodedValueProto& value, const Dims& dims, SharedBytes codes,
-                          const ModelProto* model, const std::string& path) {
+SharedBytes ReadZeroPoints(const TensorProto& tensor, PageType code_type,
+                           const std::vector<int64_t>& dims, const References& references,
+                           const std::string& path) {
+  const int32_t needed = StorageType(code_type);
+  if (tensor.data_type() != needed) {
+    Throw("cache.zero_point", path + ".data_type",
+          std::to_string(tensor.data_type()) + ", must be " + std::to_string(needed) +
+              ", that of the codes");
+  }
+  CheckDims(tensor.dims(), dims, "cache.zero_point", path);
+  PayloadData data = ReadByteData(tensor, path, references.other_files);
+  CheckSize(data, PackedSize(CellCount(dims), CodeBits(code_type)), "a zero point for each scale",
+            path);
+  return std::move(data.bytes);
+}
+
+// Of a payload with these dims, which are left out of the result.
+EncodedPayload ReadAffine(const EncodedValueProto& value, std::span<const int64_t> dims,
+                          const References& references, const std::string& path) {
+  PayloadData codes = ReadCodes(value, references, path);
+  const int64_t count = ElementCount(dims, path);
+  const ParameterTensors tensors = ReadParameters(value, references.model, path);
+  AffineLayout layout;
+  layout.code_type = ReadCodeType(value.affine(), count, codes.size, path);
+  CheckSize(codes, PackedSize(count, CodeBits(layout.code_type)),
+            DimsText(dims) + " " + std::string(Name(layout.code_type)), path + ".raw_data");
+  layout.scale_type = ReadScaleType(*tensors.scale, tensors.scale_path);
+  ReadShape(value.affine(), tensors.scale->dims(), static_cast<int>(dims.size()), path, layout);
+  const std::vector<int64_t> scale_dims = ScaleDims(layout, dims);
+  CheckDims(tensors.scale->dims(), scale_dims, "cache.scale", tensors.scale_path);
+  PayloadData scales =
+      ReadTensorData(*tensors.scale, layout.scale_type, tensors.scale_path, references.other_files);
+  CheckSize(scales, CellCount(scale_dims) * ElementSize(layout.scale_type),
+            "a scale of " + DimsText(scale_dims), tensors.scale_path);
+  SharedBytes zero_points;
+  if (tensors.zero_point != nullptr) {
+    zero_points = ReadZeroPoints(*tensors.zero_point, layout.code_type, scale_dims, references,
+                                 tensors.zero_point_path);
+  }
+  return {{}, layout, std::move(codes.bytes), std::move(scales.bytes), std::move(zero_points)};
+}
+
+// As ReadAffine().
+EncodedPayload ReadStruct(const EncodedValueProto& value, std::span<const int64_t> dims,
+                          const References& references, const std::string& path) {
+  PayloadData codes = ReadCodes(value, references, path);
   const int64_t count = ElementCount(dims, path);
   auto message = std::make_shared<Owned<EncodedValueProto>>();
   Merge(message->arena(), EncodedValueProto::kInfo, **message, value);
-  ResolveTypes(message->arena(), *(*message)->mutable_struct_type(message->arena()), model,
-               path + ".struct_type");
+  ResolveTypes(message->arena(), *(*message)->mutable_struct_type(message->arena()),
+               references.model, path + ".struct_type");
   const auto records = KnownRecords((*message)->struct_type());
-  if (!records) return {dims, UnknownLayout{std::move(message)}, std::move(codes), {}, {}};
-  if (dims[3] % kRecordValues != 0) {
+  if (!records) return {{}, UnknownLayout{std::move(message)}, std::move(codes.bytes), {}, {}};
+  const int64_t width = dims.empty() ? 1 : dims.back();
+  if (width % kRecordValues != 0) {
     Throw("cache.layout", path + ".logical_type",
-          "width " + std::to_string(dims[3]) + " is no multiple of " +
-              std::to_string(kRecordValues) + ", as " + std::string(value.struct_type().name()) +
-              " needs");
+          "width " + std::to_string(width) + " is no multiple of " + std::to_string(kRecordValues) +
+              ", as " + std::string(value.struct_type().name()) + " needs");
   }
-  CheckSize(codes.size, count / kRecordValues * RecordSize(*records),
+  CheckSize(codes, count / kRecordValues * RecordSize(*records),
             DimsText(dims) + " " + std::string(Name(*records)), path + ".raw_data");
-  return {dims, RecordLayout{*records}, std::move(codes), {}, {}};
+  return {{}, RecordLayout{*records}, std::move(codes.bytes), {}, {}};
+}
+
+EncodedPayload ReadLayout(const EncodedValueProto& value, std::span<const int64_t> dims,
+                          const References& references, const std::string& path) {
+  if (value.has_affine()) return ReadAffine(value, dims, references, path);
+  if (value.has_struct_type()) return ReadStruct(value, dims, references, path);
+  Throw("cache.missing", path, "has no layout: neither affine nor struct_type");
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -327,19 +351,27 @@ int32_t StorageType(PageType code_type) {
   return 0;
 }
 
-std::vector<int64_t> ScaleDims(const AffineLayout& layout, const std::array<int64_t, 4>& dims) {
+std::vector<int64_t> ScaleDims(const AffineLayout& layout, std::span<const int64_t> dims) {
   if (layout.shape == Shape::kScalar) return {};
-  const Dims counts = CellCounts(layout, dims);
-  if (layout.shape == Shape::kAxis) return {counts[layout.axis]};
-  return {counts.begin(), counts.end()};
+  if (layout.shape == Shape::kAxis) return {dims[layout.axis]};
+  std::vector<int64_t> counts(dims.begin(), dims.end());
+  int64_t& blocked = counts[layout.axis];
+  blocked = static_cast<int64_t>(
+      CeilDiv(static_cast<uint64_t>(blocked), static_cast<uint64_t>(layout.block_size)));
+  return counts;
 }
 
-EncodedPayload ReadEncodedValue(const EncodedValueProto& value, const ModelProto* model,
+EncodedPayload ReadEncodedValue(const EncodedValueProto& value, const References& references,
                                 const std::string& path) {
   const Dims dims = ReadLogicalType(value, path);
-  if (value.has_affine()) return ReadAffine(value, dims, ReadCodes(value, path), model, path);
-  if (value.has_struct_type()) return ReadStruct(value, dims, ReadCodes(value, path), model, path);
-  Throw("cache.missing", path, "has no layout: neither affine nor struct_type");
+  EncodedPayload payload = ReadLayout(value, dims, references, path);
+  payload.dims = dims;
+  return payload;
+}
+
+void CheckEncodedValue(const EncodedValueProto& value, const References& references,
+                       const std::string& path) {
+  ReadLayout(value, ReadAnyLogicalType(value, path), references, path);
 }
 
 void WriteEncodedValue(const EncodedPayload& payload, Arena& arena, EncodedValueProto& value) {

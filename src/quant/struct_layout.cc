@@ -10,36 +10,20 @@ namespace {
 constexpr int kMaxNesting = 32;
 constexpr int kMaxReferences = 1000;  // types that refer to others twice grow exponentially
 
-const StructTypeProto& FindType(const ModelProto* model, uint64_t id, const std::string& path) {
-  if (model != nullptr) {
-    for (const StructTypeProto* type : model->struct_types()) {
-      if (type->has_type_id() && type->type_id() == id) return *type;
-    }
-  }
-  throw ValueError("cache.reference", path,
-                   "type_ref " + std::to_string(id) +
-                       (model == nullptr ? " needs the model whose struct_types it refers to"
-                                         : " is the type_id of no struct type of the model"));
-}
-
 class TypeResolver {
  public:
   TypeResolver(Arena& arena, const ModelProto* model, const std::string& path)
       : arena_(arena), model_(model), path_(path) {}
 
   void Resolve(StructTypeProto& type, int depth) {
-    if (depth > kMaxNesting) {
-      throw ValueError("cache.layout", path_,
-                       "types lie more than " + std::to_string(kMaxNesting) +
-                           " deep in each other, or one contains itself");
-    }
+    CheckNesting(depth);
     if (type.has_type_ref()) {
       if (++references_ > kMaxReferences) {
         throw ValueError("cache.layout", path_,
                          "has more than " + std::to_string(kMaxReferences) +
                              " references to types, those inside types included");
       }
-      const StructTypeProto& target = FindType(model_, type.type_ref(), path_);
+      const StructTypeProto& target = FindStructType(model_, type.type_ref(), path_);
       type.clear_type_ref(arena_);
       Merge(arena_, StructTypeProto::kInfo, type, target);
       type.clear_type_id(arena_);
@@ -53,9 +37,25 @@ class TypeResolver {
     }
   }
 
- private:
   void ResolveElement(TypeProto& type, int depth) {
-    if (type.has_struct_type()) Resolve(*type.mutable_struct_type(arena_), depth + 1);
+    CheckNesting(depth);
+    if (type.has_struct_type()) {
+      Resolve(*type.mutable_struct_type(arena_), depth + 1);
+    } else if (type.has_sequence_type() && type.sequence_type().has_elem_type()) {
+      ResolveElement(*type.mutable_sequence_type(arena_)->mutable_elem_type(arena_), depth + 1);
+    } else if (type.has_optional_type() && type.optional_type().has_elem_type()) {
+      ResolveElement(*type.mutable_optional_type(arena_)->mutable_elem_type(arena_), depth + 1);
+    } else if (type.has_map_type() && type.map_type().has_value_type()) {
+      ResolveElement(*type.mutable_map_type(arena_)->mutable_value_type(arena_), depth + 1);
+    }
+  }
+
+ private:
+  void CheckNesting(int depth) const {
+    if (depth <= kMaxNesting) return;
+    throw ValueError("cache.layout", path_,
+                     "types lie more than " + std::to_string(kMaxNesting) +
+                         " deep in each other, or one contains itself");
   }
 
   Arena& arena_;
@@ -87,9 +87,26 @@ const StructTypeProto& RecordType(PageType records) {
 
 }  // namespace
 
+const StructTypeProto& FindStructType(const ModelProto* model, uint64_t id,
+                                      const std::string& path) {
+  if (model != nullptr) {
+    for (const StructTypeProto* type : model->struct_types()) {
+      if (type->has_type_id() && type->type_id() == id) return *type;
+    }
+  }
+  throw ValueError("cache.reference", path,
+                   "type_ref " + std::to_string(id) +
+                       (model == nullptr ? " needs the model whose struct_types it refers to"
+                                         : " is the type_id of no struct type of the model"));
+}
+
 void ResolveTypes(Arena& arena, StructTypeProto& type, const ModelProto* model,
                   const std::string& path) {
   TypeResolver(arena, model, path).Resolve(type, 0);
+}
+
+void ResolveTypes(Arena& arena, TypeProto& type, const ModelProto* model, const std::string& path) {
+  TypeResolver(arena, model, path).ResolveElement(type, 0);
 }
 
 std::optional<PageType> KnownRecords(const StructTypeProto& type) {

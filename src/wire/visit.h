@@ -1,5 +1,5 @@
-// A walk over the messages of a tree that carry a payload (MessageInfo::has_payload). It has a
-// stack of its own, so trees may be as deep as they like.
+// Walks over the messages of a tree. They have a stack of their own, so trees may be as deep as
+// they like.
 #pragma once
 
 #include <bit>
@@ -51,6 +51,11 @@ class VisitPath {
  public:
   explicit VisitPath(const std::vector<VisitFrame<M>>& frames) : frames_(frames) {}
 
+  // The field that holds the message `levels` above the one that is visited; null at the root.
+  const FieldInfo* Field(size_t levels = 0) const {
+    return levels < frames_.size() ? frames_[frames_.size() - 1 - levels].field : nullptr;
+  }
+
   // "graph.initializer[3]"; empty at the root.
   std::string ToString() const {
     std::string path;
@@ -66,15 +71,15 @@ class VisitPath {
   const std::vector<VisitFrame<M>>& frames_;
 };
 
-// Calls f(const MessageInfo&, M&, const VisitPath<M>&) for every message of the tree that carries a
-// payload, parents before children, in the order of writing. `f` may change the message that it
-// gets and what lies below it.
+// Calls f(const MessageInfo&, M&, const VisitPath<M>&) for every message of the tree, parents
+// before children, in the order of writing. `f` may change the message that it gets and what lies
+// below it.
 template <typename M, typename F>
-void VisitPayloads(const MessageInfo& info, M& root, const F& f) {
+void VisitMessages(const MessageInfo& info, M& root, const F& f) {
   std::vector<VisitFrame<M>> frames;
   const VisitPath<M> path(frames);
   const auto enter = [&](const MessageInfo& entered, M& message) {
-    if (entered.has_payload()) f(entered, message, path);
+    f(entered, message, path);
     VisitFrame<M> frame(entered, message);
     if (frame.fields_left != 0) frames.push_back(frame);
   };
@@ -87,6 +92,14 @@ void VisitPayloads(const MessageInfo& info, M& root, const F& f) {
       enter(*frames.back().field->message, *next);
     }
   }
+}
+
+// The same for the messages that carry a payload (MessageInfo::has_payload).
+template <typename M, typename F>
+void VisitPayloads(const MessageInfo& info, M& root, const F& f) {
+  VisitMessages(info, root, [&](const MessageInfo& entered, M& message, const VisitPath<M>& path) {
+    if (entered.has_payload()) f(entered, message, path);
+  });
 }
 
 }  // namespace onnx_light

@@ -54,7 +54,7 @@ def at(location: str | bytes, **more: str) -> Entries:
 
 def write_model(path: Path, *tensors: bytes) -> None:
     """A valid model with these initializers, if their data were fine."""
-    info = oh.make_tensor_value_info("y", onnx.TensorProto.UINT8, None)
+    info = oh.make_tensor_value_info("y", onnx.TensorProto.UINT8, ["n"])
     graph = oh.make_graph([oh.make_node("Identity", ["w"], ["y"])], "g", [], [info])
     model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 21)])
     graph_bytes = model.graph.SerializeToString()

@@ -17,13 +17,11 @@ class ElementType(NamedTuple):
         name: the name in ``TensorProto.DataType``.
         dtype_name: of numpy, or else of ml_dtypes.
         bits: of one element in raw_data; 0 for strings, which have no raw form.
-        field: the field that holds elements which are not raw.
     """
 
     name: str
     dtype_name: str
     bits: int
-    field: str
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -32,12 +30,6 @@ class ElementType(NamedTuple):
     def raw_size(self, count: int) -> int:
         """Bytes of this many elements in raw_data."""
         return (count * self.bits + 7) // 8
-
-    def typed_size(self, count: int) -> int:
-        """Entries of this many elements in the typed field."""
-        if self.bits in (2, 4):  # an entry is one packed byte
-            return self.raw_size(count)
-        return 2 * count if self.dtype_name.startswith("complex") else count
 
 
 @functools.cache
@@ -51,41 +43,39 @@ def _dtype(name: str) -> np.dtype[Any]:
         return dtype
 
 
-_INT32, _UINT64 = "int32_data", "uint64_data"
 ELEMENT_TYPES: dict[int, ElementType] = {
-    TensorProto.DataType.Value(name): ElementType(name, dtype_name, bits, field)
-    for name, dtype_name, bits, field in (
-        ("FLOAT", "float32", 32, "float_data"),
-        ("UINT8", "uint8", 8, _INT32),
-        ("INT8", "int8", 8, _INT32),
-        ("UINT16", "uint16", 16, _INT32),
-        ("INT16", "int16", 16, _INT32),
-        ("INT32", "int32", 32, _INT32),
-        ("INT64", "int64", 64, "int64_data"),
-        ("STRING", "object", 0, "string_data"),
-        ("BOOL", "bool", 8, _INT32),
-        ("FLOAT16", "float16", 16, _INT32),
-        ("DOUBLE", "float64", 64, "double_data"),
-        ("UINT32", "uint32", 32, _UINT64),
-        ("UINT64", "uint64", 64, _UINT64),
-        ("COMPLEX64", "complex64", 64, "float_data"),
-        ("COMPLEX128", "complex128", 128, "double_data"),
-        ("BFLOAT16", "bfloat16", 16, _INT32),
-        ("FLOAT8E4M3FN", "float8_e4m3fn", 8, _INT32),
-        ("FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 8, _INT32),
-        ("FLOAT8E5M2", "float8_e5m2", 8, _INT32),
-        ("FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 8, _INT32),
-        ("UINT4", "uint4", 4, _INT32),
-        ("INT4", "int4", 4, _INT32),
-        ("FLOAT4E2M1", "float4_e2m1fn", 4, _INT32),
-        ("FLOAT8E8M0", "float8_e8m0fnu", 8, _INT32),
-        ("UINT2", "uint2", 2, _INT32),
-        ("INT2", "int2", 2, _INT32),
-        ("FLOAT6E2M3", "float6_e2m3fn", 6, _INT32),
-        ("FLOAT6E3M2", "float6_e3m2fn", 6, _INT32),
+    TensorProto.DataType.Value(name): ElementType(name, dtype_name, bits)
+    for name, dtype_name, bits in (
+        ("FLOAT", "float32", 32),
+        ("UINT8", "uint8", 8),
+        ("INT8", "int8", 8),
+        ("UINT16", "uint16", 16),
+        ("INT16", "int16", 16),
+        ("INT32", "int32", 32),
+        ("INT64", "int64", 64),
+        ("STRING", "object", 0),
+        ("BOOL", "bool", 8),
+        ("FLOAT16", "float16", 16),
+        ("DOUBLE", "float64", 64),
+        ("UINT32", "uint32", 32),
+        ("UINT64", "uint64", 64),
+        ("COMPLEX64", "complex64", 64),
+        ("COMPLEX128", "complex128", 128),
+        ("BFLOAT16", "bfloat16", 16),
+        ("FLOAT8E4M3FN", "float8_e4m3fn", 8),
+        ("FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 8),
+        ("FLOAT8E5M2", "float8_e5m2", 8),
+        ("FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 8),
+        ("UINT4", "uint4", 4),
+        ("INT4", "int4", 4),
+        ("FLOAT4E2M1", "float4_e2m1fn", 4),
+        ("FLOAT8E8M0", "float8_e8m0fnu", 8),
+        ("UINT2", "uint2", 2),
+        ("INT2", "int2", 2),
+        ("FLOAT6E2M3", "float6_e2m3fn", 6),
+        ("FLOAT6E3M2", "float6_e3m2fn", 6),
     )
 }
-TYPED_FIELDS = tuple(dict.fromkeys(t.field for t in ELEMENT_TYPES.values()))
 
 
 @functools.cache

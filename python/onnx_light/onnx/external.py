@@ -159,16 +159,6 @@ def pieces(
             yield piece
 
 
-def check(payload: PayloadMessage, base_dir: _Path, size: int | None = None) -> None:
-    """Finds what read() would find wrong, without reading the bytes.
-
-    Raises:
-        As read().
-    """
-    with _open(payload, base_dir, size):
-        pass
-
-
 @contextlib.contextmanager
 def _open(
     payload: PayloadMessage, base_dir: _Path, size: int | None, trusted_links: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from onnx_light import _core
 from onnx_light.errors import CodedError
 from onnx_light.onnx import external
-from onnx_light.onnx.data_types import ELEMENT_TYPES, TYPED_FIELDS, ElementType, data_type_of
+from onnx_light.onnx.data_types import ELEMENT_TYPES, ElementType, data_type_of
 from onnx_light.onnx_py._onnxpyprotoop import RepeatedScalar, TensorProto
 
 _Array = npt.NDArray[Any]
 _Bytes = npt.NDArray[np.uint8]
-_LARGEST_SIZE = 2**63 - 1
 
 
 class Layout(NamedTuple):
@@ -48,61 +47,8 @@ def tensor_layout(tensor: TensorProto) -> Layout:
             ``tensor.data`` for elements in more than one field or in the wrong one;
             ``external.inline`` for elements beside external ones. The path is the field.
     """
-    if tensor.HasField("segment"):
-        raise CodedError("tensor.segment", "segment", "tensors in segments are not supported")
-    element = ELEMENT_TYPES.get(tensor.data_type)
-    if element is None:
-        raise CodedError(
-            "tensor.data_type",
-            "data_type",
-            f"must be 1 to {max(ELEMENT_TYPES)}, is {tensor.data_type}",
-        )
-    dims = tuple(tensor.dims)
-    count = _element_count(dims, element)
-    field = _data_field(tensor, element)
-    if field == "raw_data":
-        _check_size(field, len(tensor.payload(field)), element.raw_size(count), "bytes", dims)
-    elif field != "external_data":
-        entries = len(getattr(tensor, field))
-        _check_size(field, entries, element.typed_size(count), "entries", dims)
-    return Layout(element, dims, count, field)
-
-
-def _element_count(dims: tuple[int, ...], element: ElementType) -> int:
-    for axis, size in enumerate(dims):
-        if size < 0:
-            raise CodedError("tensor.dims", f"dims[{axis}]", f"must not be negative, is {size}")
-    count = math.prod(dims)
-    if element.raw_size(count) > _LARGEST_SIZE:
-        raise CodedError("tensor.dims", "dims", f"{_shape(dims)} is more than 2^63 - 1 bytes")
-    return count
-
-
-def _data_field(tensor: TensorProto, element: ElementType) -> str:
-    """The one field that holds the elements; an absent one may hold none."""
-    used = [field for field in TYPED_FIELDS if len(getattr(tensor, field)) > 0]
-    is_external = external.is_external(tensor)
-    if tensor.HasField("raw_data") and (not is_external or len(tensor.payload("raw_data")) > 0):
-        used.append("raw_data")
-    if is_external:
-        used.append("external_data")
-    if not used:
-        return element.field
-    if len(used) > 1:
-        code = "external.inline" if is_external else "tensor.data"
-        raise CodedError(code, used[0], f"{' and '.join(used)} cannot all hold elements")
-    if used[0] != element.field and (element.name == "STRING" or used[0] in TYPED_FIELDS):
-        raise CodedError(
-            "tensor.data", used[0], f"elements of {element.name} belong into {element.field}"
-        )
-    return used[0]
-
-
-def _check_size(path: str, actual: int, expected: int, unit: str, dims: tuple[int, ...]) -> None:
-    if actual != expected:
-        raise CodedError(
-            "tensor.size", path, f"{actual} {unit}, but dims {_shape(dims)} need {expected}"
-        )
+    field, size = _core.tensor_layout(tensor)
+    return Layout(ELEMENT_TYPES[tensor.data_type], tuple(tensor.dims), size, field)
 
 
 def _shape(dims: Sequence[int]) -> str:
@@ -170,9 +116,9 @@ def _booleans(data: _Bytes) -> _Array:
 def _from_typed(data: RepeatedScalar[Any], layout: Layout) -> _Array:
     element = layout.element
     entries = np.asarray(data)
-    if element.field == "int32_data":
+    if layout.field == "int32_data":
         return _from_int32(entries, layout)
-    if element.field == "uint64_data":
+    if layout.field == "uint64_data":
         return entries.astype(element.dtype, copy=False)
     return entries.view(element.dtype)  # bytes of floats and doubles are those of complex numbers
 
