@@ -31,7 +31,7 @@ def _model() -> Path:
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCK.findall((ROOT / "README.md").read_text())) == 4
+    assert len(BLOCK.findall((ROOT / "README.md").read_text())) == 5
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
