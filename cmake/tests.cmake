@@ -11,6 +11,11 @@ if(ONNX_LIGHT_TESTS)
   include(GoogleTest)
   onnx_light_program(onnx_light_test ${test_sources})
   target_link_libraries(onnx_light_test PRIVATE GTest::gtest_main)
+  # The folder of onnxruntime_c_api.h, for the test that compares our declarations with it.
+  if(DEFINED ENV{ONNX_LIGHT_ORT_INCLUDE})
+    set_source_files_properties(src/runtime/ort_abi_test.cc PROPERTIES INCLUDE_DIRECTORIES
+                                                                       $ENV{ONNX_LIGHT_ORT_INCLUDE})
+  endif()
   # In the build tree of a Python package tests and benchmarks are built when asked for.
   if(SKBUILD)
     set_target_properties(onnx_light_test PROPERTIES EXCLUDE_FROM_ALL ON)

@@ -10,6 +10,7 @@ void BindPages(nanobind::module_& m);
 void BindComparison(nanobind::module_& m);
 void BindPagedCache(nanobind::module_& m);
 void BindCheck(nanobind::module_& m);
+void BindValueHandles(nanobind::module_& m);
 void BindSnapshot(nanobind::module_& m);
 
 }  // namespace onnx_light::python

@@ -30,5 +30,6 @@ NB_MODULE(_core, m) {
   onnx_light::python::BindComparison(m);
   onnx_light::python::BindPagedCache(m);
   onnx_light::python::BindCheck(m);
+  onnx_light::python::BindValueHandles(m);
   onnx_light::python::BindSnapshot(m);
 }

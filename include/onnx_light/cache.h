@@ -22,6 +22,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -35,6 +36,7 @@
 #include "onnx_light/export.h"
 #include "onnx_light/page.h"
 #include "onnx_light/page_sequence.h"
+#include "onnx_light/quantization_parameters.h"
 
 namespace onnx_light {
 
@@ -129,6 +131,14 @@ class ONNX_LIGHT_EXPORT PagedCache {
   // the first grows its open page in place, the others copy that page.
   PagedCache Append(const ArrayView& key, const ArrayView& value) const;
 
+  // The same, but first `look` sees the cache with all new tokens as they are stored in open pages,
+  // before any page is encoded because of them. What it throws passes through.
+  PagedCache Append(const ArrayView& key, const ArrayView& value,
+                    const std::function<void(const PagedCache& stored)>& look) const;
+
+  // The same pages; later tokens are stored as `policy` says. `quant.policy`. O(1).
+  PagedCache WithPolicy(const CachePolicy& policy) const;
+
   // The tokens before position `end`, which lies in [start(), end()]. O(log P).
   PagedCache Truncate(int64_t end) const;
 
@@ -164,6 +174,13 @@ class ONNX_LIGHT_EXPORT PagedCache {
   // Exactly these pages, whatever their positions, in the formats of `policy`; the result keeps the
   // policy of this cache. `cache.page_index` for an index outside or given twice. O(T).
   PagedCache QuantizePages(std::span<const int64_t> indices, const CachePolicy& policy) const;
+
+  // Exactly these pages with scales and zero points that are given, the same for each of them; the
+  // result keeps the policy of this cache. `cache.page_index` as above; `quant.scale` and
+  // `quant.zero_point` where the parameters do not fit a page; `quant.not_finite`,
+  // `quant.unknown_layout`. O(T).
+  PagedCache QuantizePagesWith(std::span<const int64_t> indices, const QuantizationParameters& key,
+                               const QuantizationParameters& value) const;
 
   // Encoded pages as plain numbers: all of them, and without a policy, or these. `cache.overflow`
   // where a finite number would become infinite; `quant.unknown_layout`. O(T).
@@ -215,7 +232,8 @@ class ONNX_LIGHT_EXPORT PagedCache {
  private:
   // Steps of the operations, on a value that nobody else has seen.
   PagedCache EmptyAt(int64_t position) const;
-  void Extend(const ArrayView& key, const ArrayView& value);
+  PagedCache Appended(const ArrayView& key, const ArrayView& value, bool encodes) const;
+  void Extend(const ArrayView& key, const ArrayView& value, bool encodes);
   int64_t FillOpenPage(const ArrayView& key, const ArrayView& value);
   void ReopenLastPage();
   bool OpenPageTakes(DType key_dtype, DType value_dtype) const;

@@ -66,6 +66,25 @@ PagedCache PagedCache::FromArrays(const ArrayView& key, const ArrayView& value, 
 }
 
 PagedCache PagedCache::Append(const ArrayView& key, const ArrayView& value) const {
+  return Appended(key, value, true);
+}
+
+PagedCache PagedCache::Append(const ArrayView& key, const ArrayView& value,
+                              const std::function<void(const PagedCache& stored)>& look) const {
+  PagedCache present = Appended(key, value, false);
+  look(present);
+  present.EncodePages(end_ - policy_.recent_tokens, present.end_ - policy_.recent_tokens);
+  return present;
+}
+
+PagedCache PagedCache::WithPolicy(const CachePolicy& policy) const {
+  policy.Validate();
+  PagedCache result = *this;
+  result.policy_ = policy;
+  return result;
+}
+
+PagedCache PagedCache::Appended(const ArrayView& key, const ArrayView& value, bool encodes) const {
   CheckPair(key, value);
   if (!empty()) {
     CheckContinues(shape_, key, Side::kKey);
@@ -83,13 +102,13 @@ PagedCache PagedCache::Append(const ArrayView& key, const ArrayView& value) cons
     present.shape_ = {key.batch(), key.heads(), key.width(), value.width()};
     const StoredRows keys(key, OpenDType(policy_, Side::kKey, key.dtype), Side::kKey);
     const StoredRows values(value, OpenDType(policy_, Side::kValue, value.dtype), Side::kValue);
-    present.Extend(keys.view(), values.view());
+    present.Extend(keys.view(), values.view(), encodes);
   }
   return present;
 }
 
 // REQUIRES: the arrays fit the shape and each other.
-void PagedCache::Extend(const ArrayView& key, const ArrayView& value) {
+void PagedCache::Extend(const ArrayView& key, const ArrayView& value, bool encodes) {
   if (open_.page == nullptr) ReopenLastPage();
   if (open_.page != nullptr && !OpenPageTakes(key.dtype, value.dtype)) FinishOpenPage();
   int64_t done = 0;
@@ -98,7 +117,7 @@ void PagedCache::Extend(const ArrayView& key, const ArrayView& value) {
     const int64_t end_before = end_;
     done += FillOpenPage(key.Tokens(done, left), value.Tokens(done, left));
     if (open_.length >= page_size_) FinishOpenPage();
-    EncodePages(end_before - policy_.recent_tokens, end_ - policy_.recent_tokens);
+    if (encodes) EncodePages(end_before - policy_.recent_tokens, end_ - policy_.recent_tokens);
   }
 }
 

@@ -252,7 +252,7 @@ PagedCache PagedCache::Repage(int64_t page_size) const {
 void PagedCache::AddPage(const PlacedPage& placed) {
   if (open_.page != nullptr || placed.length != page_size_) {
     const VisibleRows keys(placed, Side::kKey), values(placed, Side::kValue);
-    Extend(keys.view(), values.view());
+    Extend(keys.view(), values.view(), true);
     return;
   }
   finished_ = finished_.PushBack(placed);

@@ -102,6 +102,15 @@ PagedCache PagedCache::QuantizePages(std::span<const int64_t> indices,
   });
 }
 
+PagedCache PagedCache::QuantizePagesWith(std::span<const int64_t> indices,
+                                         const QuantizationParameters& key,
+                                         const QuantizationParameters& value) const {
+  const std::vector<bool> chosen = ChosenPages(indices, pages().size());
+  return Recoded([&](const PlacedPage& placed, int64_t index) {
+    return chosen[index] ? RecodeWith(placed, key, value) : placed;
+  });
+}
+
 PagedCache PagedCache::Dequantize(DType dtype) const {
   std::vector<int64_t> indices(pages().size());
   for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(i);

@@ -7,6 +7,7 @@
 #include "cache/stored_rows.h"
 #include "check/pages.h"
 #include "quant/encode.h"
+#include "quant/given_parameters.h"
 
 namespace onnx_light {
 namespace {
@@ -68,7 +69,24 @@ PagePayload RecodeSide(const PlacedPage& placed, Side side, const std::optional<
   return Encode(rows.view(), *format);
 }
 
+PagePayload RecodeSideWith(const PlacedPage& placed, Side side,
+                           const QuantizationParameters& parameters) {
+  const PageFormat plain = PageFormat::Dense(DType::kFloat32);
+  if (!parameters.code_type) return RecodeSide(placed, side, plain, placed.length);
+  const VisibleRows rows(placed, side);
+  return EncodeWithGiven(rows.view(), parameters, Name(side));
+}
+
 }  // namespace
+
+PlacedPage RecodeWith(const PlacedPage& placed, const QuantizationParameters& key,
+                      const QuantizationParameters& value) {
+  PagePayload keys = RecodeSideWith(placed, Side::kKey, key);
+  PagePayload values = RecodeSideWith(placed, Side::kValue, value);
+  return {
+      placed.start, placed.length,
+      Page::Borrow(placed.page->shape(), placed.length, std::move(keys), std::move(values), "")};
+}
 
 PlacedPage Recode(const PlacedPage& placed, const std::optional<PageFormat>& key,
                   const std::optional<PageFormat>& value) {

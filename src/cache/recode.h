@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "onnx_light/page.h"
+#include "onnx_light/quantization_parameters.h"
 
 namespace onnx_light {
 
@@ -14,5 +15,10 @@ namespace onnx_light {
 // number would become infinite, `quant.unknown_layout` where values are not known.
 PlacedPage Recode(const PlacedPage& placed, const std::optional<PageFormat>& key,
                   const std::optional<PageFormat>& value);
+
+// The visible rows with these parameters. ValueErrors as those of EncodeWithGiven(), and
+// `quant.unknown_layout`, at the side's name.
+PlacedPage RecodeWith(const PlacedPage& placed, const QuantizationParameters& key,
+                      const QuantizationParameters& value);
 
 }  // namespace onnx_light

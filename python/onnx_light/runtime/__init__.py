@@ -1,8 +1,9 @@
-"""ONNX Runtime with a state between runs.
+"""ONNX Runtime with a state between runs, and caches as values.
 
 Needs the extra `runtime` (onnxruntime).
 """
 
+from onnx_light.runtime.handles import get_library_path, handle, release, value
 from onnx_light.runtime.session import InferenceSession
 
-__all__ = ["InferenceSession"]
+__all__ = ["InferenceSession", "get_library_path", "handle", "release", "value"]
