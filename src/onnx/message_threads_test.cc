@@ -123,7 +123,7 @@ TEST(MessageThreads, OneBufferInMessagesThatChange) {
     }
   });
   source.reset();
-  EXPECT_EQ(released, 0);  // each copy lacks one payload only, which the others hold
+  EXPECT_EQ(released, 1);  // the one that no copy kept
   for (const auto& copy : kept) {
     EXPECT_EQ((*copy)->initializer()[1]->raw_data(), "its own");
     EXPECT_EQ((*copy)->initializer()[5]->raw_data(), Content(5));
