@@ -18,7 +18,10 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 EXAMPLES = [
     pytest.param(code, id=f"{page.name}-{number}")
-    for page in (ROOT / "README.md", ROOT / "docs" / "messages.md", ROOT / "docs" / "validation.md")
+    for page in (
+        ROOT / "README.md",
+        *(ROOT / "docs" / f"{name}.md" for name in ("messages", "validation", "quantization")),
+    )
     for number, code in enumerate(BLOCK.findall(page.read_text()))
 ]
 

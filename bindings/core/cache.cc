@@ -280,14 +280,16 @@ void BindOperations(Class& cls) {
       .def(
           "quantize",
           [](const PagedCache& self, nb::handle policy,
-             const std::optional<std::vector<int64_t>>& pages) {
+             const std::optional<std::vector<int64_t>>& pages, int num_threads) {
             const CachePolicy formats = ToPolicyOrFormat(policy);
             const nb::gil_scoped_release others;
-            return pages ? self.QuantizePages(*pages, formats) : self.Quantize(formats);
+            return pages ? self.QuantizePages(*pages, formats, num_threads)
+                         : self.Quantize(formats, num_threads);
           },
-          "policy"_a, "pages"_a = nb::none(),
+          "policy"_a, "pages"_a = nb::none(), nb::kw_only(), "num_threads"_a = -1,
           nb::sig("def quantize(self, policy: CachePolicy | PageFormat | str, "
-                  "pages: collections.abc.Sequence[int] | None = None) -> PagedCache"),
+                  "pages: collections.abc.Sequence[int] | None = None, "
+                  "*, num_threads: int = -1) -> PagedCache"),
           "The same tokens as if they had been appended under a policy, in the pages of this "
           "cache:\n"
           "the first and last tokens that it keeps dense, and a partial last page, stay so. Pages "
@@ -297,26 +299,30 @@ void BindOperations(Class& cls) {
           "Args:\n"
           "    policy: a policy or its text, or one format for keys and values.\n"
           "    pages: indices of pages; exactly these are stored in the policy's formats, and the\n"
-          "        result keeps the policy of this cache.\n\n"
+          "        result keeps the policy of this cache.\n"
+          "    num_threads: 0 and 1: this one; below 0: one for each core.\n\n"
           "Raises:\n"
           "    CodedError: as append(); `cache.page_index` for an index outside or given twice;\n"
           "        `quant.unknown_layout` for pages whose values are not known.")
       .def(
           "dequantize",
           [](const PagedCache& self, nb::handle dtype,
-             const std::optional<std::vector<int64_t>>& pages) {
+             const std::optional<std::vector<int64_t>>& pages, int num_threads) {
             const DType type = ToDType(dtype).value_or(DType::kFloat32);
             const nb::gil_scoped_release others;
-            return pages ? self.DequantizePages(*pages, type) : self.Dequantize(type);
+            return pages ? self.DequantizePages(*pages, type, num_threads)
+                         : self.Dequantize(type, num_threads);
           },
-          "dtype"_a = "float32", "pages"_a = nb::none(),
+          "dtype"_a = "float32", "pages"_a = nb::none(), nb::kw_only(), "num_threads"_a = -1,
           nb::sig("def dequantize(self, dtype: numpy.typing.DTypeLike = 'float32', "
-                  "pages: collections.abc.Sequence[int] | None = None) -> PagedCache"),
+                  "pages: collections.abc.Sequence[int] | None = None, "
+                  "*, num_threads: int = -1) -> PagedCache"),
           "The same tokens with encoded pages as plain numbers, and no policy. Dense pages are\n"
           "shared. O(tokens).\n\n"
           "Args:\n"
           "    dtype: as that of key_array().\n"
-          "    pages: indices of pages; exactly these are decoded, and the policy stays.\n\n"
+          "    pages: indices of pages; exactly these are decoded, and the policy stays.\n"
+          "    num_threads: 0 and 1: this one; below 0: one for each core.\n\n"
           "Raises:\n"
           "    CodedError: `cache.dtype`, `cache.page_index`, `cache.overflow`,\n"
           "        `quant.unknown_layout`.")

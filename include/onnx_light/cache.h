@@ -168,12 +168,14 @@ class ONNX_LIGHT_EXPORT PagedCache {
   // The same tokens as if they had been appended under `policy`, which the result has, but in the
   // pages of this cache: the first and last tokens that it keeps dense, and a partial last page,
   // stay so. What is encoded in the policy's format stays as it is, in another is decoded first.
-  // Errors as Append(), and `quant.unknown_layout`. O(T).
-  PagedCache Quantize(const CachePolicy& policy) const;
+  // Errors as Append(), and `quant.unknown_layout`. Pages are shared out among `num_threads`: 0 and
+  // 1: the calling one; below 0: one for each core. O(T).
+  PagedCache Quantize(const CachePolicy& policy, int num_threads = 1) const;
 
   // Exactly these pages, whatever their positions, in the formats of `policy`; the result keeps the
   // policy of this cache. `cache.page_index` for an index outside or given twice. O(T).
-  PagedCache QuantizePages(std::span<const int64_t> indices, const CachePolicy& policy) const;
+  PagedCache QuantizePages(std::span<const int64_t> indices, const CachePolicy& policy,
+                           int num_threads = 1) const;
 
   // Exactly these pages with scales and zero points that are given, the same for each of them; the
   // result keeps the policy of this cache. `cache.page_index` as above; `quant.scale` and
@@ -184,8 +186,9 @@ class ONNX_LIGHT_EXPORT PagedCache {
 
   // Encoded pages as plain numbers: all of them, and without a policy, or these. `cache.overflow`
   // where a finite number would become infinite; `quant.unknown_layout`. O(T).
-  PagedCache Dequantize(DType dtype = DType::kFloat32) const;
-  PagedCache DequantizePages(std::span<const int64_t> indices, DType dtype = DType::kFloat32) const;
+  PagedCache Dequantize(DType dtype = DType::kFloat32, int num_threads = 1) const;
+  PagedCache DequantizePages(std::span<const int64_t> indices, DType dtype = DType::kFloat32,
+                             int num_threads = 1) const;
 
   int64_t start() const { return start_; }
   int64_t end() const { return end_; }
@@ -241,7 +244,7 @@ class ONNX_LIGHT_EXPORT PagedCache {
   void FinishOpenPage();
   void EncodePages(int64_t from, int64_t to);
   template <typename F>
-  PagedCache Recoded(F recode) const;
+  PagedCache Recoded(int num_threads, F recode) const;
   void ForgetShapeIfEmpty();
   PlacedPage GatherPage(const PlacedPage& placed, std::span<const int64_t> batch_indices) const;
 

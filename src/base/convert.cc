@@ -35,51 +35,56 @@ constexpr int kFloatBias = 127;
 constexpr uint32_t kFloatSign = 0x80000000u;
 constexpr uint32_t kFloatInfinity = 0x7f800000u;
 
+// Both ways compute all cases and select one, without branches, so that the compiler makes vectors
+// of the loops. Magnitudes are below 2^31 and compared as signed numbers, as vectors can.
+
 template <Format kFormat>
 inline uint32_t Narrow(float value) {
   constexpr int kShift = kFloatMantissa - kFormat.mantissa_bits;
   constexpr int kBiasChange = kFloatBias - kFormat.Bias();
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = (bits & kFloatSign) != 0 ? kFormat.SignBit() : 0;
-  const uint32_t magnitude = bits & ~kFloatSign;
-  if (magnitude > kFloatInfinity) return sign | kFormat.NaN();
-  uint32_t result;
-  if (kBiasChange > 0 && magnitude < static_cast<uint32_t>(kBiasChange + 1) << kFloatMantissa) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> (31 - kFormat.exponent_bits - kFormat.mantissa_bits);
+  const auto magnitude = static_cast<int32_t>(bits & ~kFloatSign);
+  const uint32_t odd = (bits >> kShift) & 1;
+  const uint32_t rounded = ((bits & ~kFloatSign) + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
+  int32_t result = static_cast<int32_t>(rounded) - (kBiasChange << kFormat.mantissa_bits);
+  if constexpr (kBiasChange > 0) {
     // Below the smallest normal number. The sum's last place is the target's smallest number, so
     // the addition itself rounds.
     constexpr float kMagic = std::bit_cast<float>(
         static_cast<uint32_t>(kFloatBias + 1 - kFormat.Bias() + kShift) << kFloatMantissa);
-    result = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + kMagic) -
-             std::bit_cast<uint32_t>(kMagic);
-  } else {
-    const uint32_t odd = magnitude >> kShift & 1;
-    result = (magnitude + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
-    result -= static_cast<uint32_t>(kBiasChange) << kFormat.mantissa_bits;
+    const auto small = std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + kMagic) -
+                       std::bit_cast<int32_t>(kMagic);
+    result = magnitude < (kBiasChange + 1) << kFloatMantissa ? small : result;
   }
-  return sign | std::min(result, kFormat.Overflow());
+  constexpr auto kOverflow = static_cast<int32_t>(kFormat.Overflow());
+  result = result < kOverflow ? result : kOverflow;
+  result = magnitude > static_cast<int32_t>(kFloatInfinity) ? static_cast<int32_t>(kFormat.NaN())
+                                                            : result;
+  return (sign & kFormat.SignBit()) | static_cast<uint32_t>(result);
 }
 
 template <Format kFormat>
 constexpr float Widen(uint32_t bits) {
   constexpr int kShift = kFloatMantissa - kFormat.mantissa_bits;
-  const uint32_t sign = (bits & kFormat.SignBit()) != 0 ? kFloatSign : 0;
-  const uint32_t magnitude = bits & (kFormat.SignBit() - 1);
-  const bool is_nan =
-      kFormat.has_infinity ? magnitude > kFormat.Infinity() : magnitude == kFormat.NaN();
-  if (is_nan) return std::bit_cast<float>(sign | kFloatInfinity | magnitude << kShift | 1u << 22);
-  if (kFormat.has_infinity && magnitude == kFormat.Infinity()) {
-    return std::bit_cast<float>(sign | kFloatInfinity);
-  }
+  constexpr int kSignShift = 31 - kFormat.exponent_bits - kFormat.mantissa_bits;
+  const uint32_t sign = (bits & kFormat.SignBit()) << kSignShift;
+  const auto magnitude = static_cast<int32_t>(bits & (kFormat.SignBit() - 1));
+  const int32_t moved = magnitude << kShift;
   // Exponent and mantissa moved as they are give the value times a power of two, and subnormal
   // numbers come out right, too; the product puts the bias right and is exact.
   constexpr float kScale = std::bit_cast<float>(
       static_cast<uint32_t>(kFloatBias + kFloatBias - kFormat.Bias()) << kFloatMantissa);
-  if constexpr (kFormat.Bias() == kFloatBias) {
-    return std::bit_cast<float>(sign | magnitude << kShift);
-  } else {
-    return std::bit_cast<float>(
-        sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << kShift) * kScale));
-  }
+  int32_t result = kFormat.Bias() == kFloatBias
+                       ? moved
+                       : std::bit_cast<int32_t>(std::bit_cast<float>(moved) * kScale);
+  constexpr auto kInfinity = static_cast<int32_t>(kFormat.Infinity());
+  constexpr int32_t kLargest =
+      kFormat.has_infinity ? kInfinity : static_cast<int32_t>(kFormat.NaN()) - 1;
+  constexpr auto kSpecial = static_cast<int32_t>(kFloatInfinity);
+  result = magnitude > kLargest ? moved | kSpecial | 1 << 22 : result;
+  if constexpr (kFormat.has_infinity) result = magnitude == kInfinity ? kSpecial : result;
+  return std::bit_cast<float>(sign | static_cast<uint32_t>(result));
 }
 
 template <Format kFormat>

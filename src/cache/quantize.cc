@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "cache/encoded_form.h"
 #include "cache/recode.h"
 #include "cache/stored_rows.h"
@@ -63,14 +64,16 @@ void PagedCache::EncodePages(int64_t from, int64_t to) {
   }
 }
 
-// Every page as `recode`, a function of the page and its index, gives it.
+// Every page as `recode`, a function of the page and its index, gives it. If several cannot be
+// recoded, the first one's exception is thrown.
 template <typename F>
-PagedCache PagedCache::Recoded(F recode) const {
+PagedCache PagedCache::Recoded(int num_threads, F recode) const {
   PagedCache result = *this;
   std::vector<PlacedPage> recoded;
-  for (const PlacedPage& placed : pages()) {
-    recoded.push_back(recode(placed, static_cast<int64_t>(recoded.size())));
-  }
+  for (const PlacedPage& placed : pages()) recoded.push_back(placed);
+  ThreadPool::Shared().ForEach(num_threads, recoded.size(), [&](uint64_t index) {
+    recoded[index] = recode(recoded[index], static_cast<int64_t>(index));
+  });
   if (open_.page != nullptr) {
     result.open_ = std::move(recoded.back());
     recoded.pop_back();
@@ -79,10 +82,10 @@ PagedCache PagedCache::Recoded(F recode) const {
   return result;
 }
 
-PagedCache PagedCache::Quantize(const CachePolicy& policy) const {
+PagedCache PagedCache::Quantize(const CachePolicy& policy, int num_threads) const {
   policy.Validate();
   const int64_t last = pages().size() - 1;
-  PagedCache result = Recoded([&](const PlacedPage& placed, int64_t index) {
+  PagedCache result = Recoded(num_threads, [&](const PlacedPage& placed, int64_t index) {
     const bool may_encode = placed.start >= policy.sink_tokens &&
                             placed.end() <= end_ - policy.recent_tokens &&
                             (index != last || placed.length >= page_size_);
@@ -93,11 +96,11 @@ PagedCache PagedCache::Quantize(const CachePolicy& policy) const {
   return result;
 }
 
-PagedCache PagedCache::QuantizePages(std::span<const int64_t> indices,
-                                     const CachePolicy& policy) const {
+PagedCache PagedCache::QuantizePages(std::span<const int64_t> indices, const CachePolicy& policy,
+                                     int num_threads) const {
   policy.Validate();
   const std::vector<bool> chosen = ChosenPages(indices, pages().size());
-  return Recoded([&](const PlacedPage& placed, int64_t index) {
+  return Recoded(num_threads, [&](const PlacedPage& placed, int64_t index) {
     return chosen[index] ? Recode(placed, policy.key, policy.value) : placed;
   });
 }
@@ -106,22 +109,23 @@ PagedCache PagedCache::QuantizePagesWith(std::span<const int64_t> indices,
                                          const QuantizationParameters& key,
                                          const QuantizationParameters& value) const {
   const std::vector<bool> chosen = ChosenPages(indices, pages().size());
-  return Recoded([&](const PlacedPage& placed, int64_t index) {
+  return Recoded(1, [&](const PlacedPage& placed, int64_t index) {
     return chosen[index] ? RecodeWith(placed, key, value) : placed;
   });
 }
 
-PagedCache PagedCache::Dequantize(DType dtype) const {
+PagedCache PagedCache::Dequantize(DType dtype, int num_threads) const {
   std::vector<int64_t> indices(pages().size());
   for (size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<int64_t>(i);
-  PagedCache result = DequantizePages(indices, dtype);
+  PagedCache result = DequantizePages(indices, dtype, num_threads);
   result.policy_ = CachePolicy();
   return result;
 }
 
-PagedCache PagedCache::DequantizePages(std::span<const int64_t> indices, DType dtype) const {
+PagedCache PagedCache::DequantizePages(std::span<const int64_t> indices, DType dtype,
+                                       int num_threads) const {
   const std::vector<bool> chosen = ChosenPages(indices, pages().size());
-  return Recoded([&](const PlacedPage& placed, int64_t index) {
+  return Recoded(num_threads, [&](const PlacedPage& placed, int64_t index) {
     if (!chosen[index]) return placed;
     const auto format = [&](Side side) {
       const bool is_dense = DenseDType(placed.page->payload(side)).has_value();

@@ -101,12 +101,10 @@ class ParameterChooser {
     std::vector<float> low(padded), high(padded);
     size_t cell = 0;
     ForTokens(TokensOfCell(), [&](int64_t batch, int64_t head, int64_t first, int64_t count) {
-      const float* row = rows_.Row(batch, head, first);
-      std::copy_n(row, padded, low.begin());
-      std::copy_n(row, padded, high.begin());
-      for (int64_t i = 1; i < count; ++i) {
-        kernels_.widen_ranges(rows_.Row(batch, head, first + i), padded, low.data(), high.data());
-      }
+      const FloatBlock block = rows_.Rows(batch, head, first, count);
+      std::copy_n(block.values, padded, low.begin());
+      std::copy_n(block.values, padded, high.begin());
+      kernels_.widen_ranges(block, low.data(), high.data());
       std::copy_n(low.begin(), array_.width(), low_.begin() + cell);
       std::copy_n(high.begin(), array_.width(), high_.begin() + cell);
       cell += array_.width();
@@ -131,12 +129,11 @@ class ParameterChooser {
   bool IsConstant(size_t cell) const { return low_[cell] == high_[cell]; }
 
   float ScaleByRange(size_t cell) const {
-    const double low = low_[cell], high = high_[cell];
-    if (IsConstant(cell)) return std::fabs(low_[cell]);
-    if (is_signed_) {
-      return static_cast<float>(std::max(-low, high) / std::floor(levels_ / 2.0));
-    }
-    return static_cast<float>((std::max(high, 0.0) - std::min(low, 0.0)) / levels_);
+    const float low = low_[cell], high = high_[cell];
+    if (low == high) return std::fabs(low);
+    if (is_signed_) return std::max(-low, high) / std::floor(levels_ / 2);
+    const double range = std::max<double>(high, 0) - std::min<double>(low, 0);
+    return static_cast<float>(range / levels_);
   }
 
   float ZeroPointByRange(size_t cell, float scale) const {
@@ -208,15 +205,12 @@ class ParameterChooser {
   }
 
   void SearchChannels() {
-    const int64_t padded = PaddedWidth(array_.width()), width = array_.width();
-    std::vector<float> values(TokensOfCell() * padded);
+    const int64_t width = array_.width();
     size_t cell = 0;
     ForTokens(TokensOfCell(), [&](int64_t batch, int64_t head, int64_t first, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        std::copy_n(rows_.Row(batch, head, first + i), padded, values.begin() + i * padded);
-      }
+      const FloatBlock block = rows_.Rows(batch, head, first, count);
       for (int64_t i = 0; i < width; i += kLanes) {
-        SearchCells(cell + i, std::min(kLanes, width - i), values.data() + i, padded, count);
+        SearchCells(cell + i, std::min(kLanes, width - i), block.values + i, block.stride, count);
       }
       cell += width;
     });

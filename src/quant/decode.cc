@@ -1,6 +1,6 @@
 #include "quant/decode.h"
 
-#include <cstring>
+#include <algorithm>
 #include <vector>
 
 #include "base/convert.h"
@@ -14,30 +14,37 @@
 namespace onnx_light {
 namespace {
 
-// Where rows go that are computed as floats, one after the other.
+// Rows are computed in blocks that stay in the nearest cache.
+constexpr int64_t kBlockTokens = 16;
+
+// Where rows go that are computed as floats, some at a time.
 class RowTarget {
  public:
   // `padded` floats are computed for each row.
   RowTarget(DType dtype, int64_t width, int64_t padded, void* target)
-      : dtype_(dtype), width_(width), target_(static_cast<std::byte*>(target)) {
+      : dtype_(dtype), width_(width), padded_(padded), target_(static_cast<std::byte*>(target)) {
     const bool is_aligned = reinterpret_cast<uintptr_t>(target) % alignof(float) == 0;
-    if (dtype != DType::kFloat32 || padded != width || !is_aligned) row_.resize(padded);
+    if (dtype != DType::kFloat32 || padded != width || !is_aligned) {
+      rows_.resize(kBlockTokens * padded);
+    }
   }
 
-  // Where to compute the next row; the target itself where that will do.
-  float* Row() { return row_.empty() ? reinterpret_cast<float*>(target_) : row_.data(); }
-  void Finish() {
-    if (!row_.empty()) {
-      ConvertElements(DType::kFloat32, row_.data(), dtype_, target_, width_);
+  // Where to compute at most kBlockTokens rows; the target itself where that will do.
+  float* Rows() { return rows_.empty() ? reinterpret_cast<float*>(target_) : rows_.data(); }
+  void Finish(int64_t tokens) {
+    const int64_t size = width_ * ElementSize(dtype_);
+    for (int64_t i = 0; i < tokens && !rows_.empty(); ++i) {
+      ConvertElements(DType::kFloat32, rows_.data() + i * padded_, dtype_, target_ + i * size,
+                      width_);
     }
-    target_ += width_ * ElementSize(dtype_);
+    target_ += tokens * size;
   }
 
  private:
   const DType dtype_;
-  const int64_t width_;
+  const int64_t width_, padded_;
   std::byte* target_;
-  std::vector<float> row_;
+  std::vector<float> rows_;
 };
 
 void DecodeAffine(const EncodedPayload& payload, const AffineLayout& layout, int64_t batch,
@@ -47,19 +54,22 @@ void DecodeAffine(const EncodedPayload& payload, const AffineLayout& layout, int
   RowTarget rows(dtype, width, padded, target);
   ParameterRows parameters(layout, dims, payload.scales.data, payload.zero_points.data);
   const bool direct = CodeBits(layout.code_type) == 8 && padded == width;
-  std::vector<uint8_t> unpacked(padded);
+  std::vector<uint8_t> unpacked(direct ? 0 : kBlockTokens * padded);
   const QuantKernels& kernels = SelectedQuantKernels();
   int64_t place = ((batch * dims[1] + head) * dims[2] + first) * width;
-  for (int64_t i = 0; i < count; ++i, place += width) {
-    parameters.MoveTo(batch, head, first + i);
+  for (int64_t token = first; token < first + count;) {
+    const ParameterRun run =
+        parameters.Run(batch, head, token, std::min(kBlockTokens, first + count - token));
     const auto* codes = reinterpret_cast<const uint8_t*>(payload.codes.data) + place;
-    if (!direct) {
-      UnpackCodes(payload.codes.data, layout.code_type, place, width, unpacked.data());
-      codes = unpacked.data();
+    for (int64_t i = 0; i < run.tokens && !direct; ++i) {
+      UnpackCodes(payload.codes.data, layout.code_type, place + i * width, width,
+                  unpacked.data() + i * padded);
     }
-    kernels.decode_row(codes, IsSigned(layout.code_type), padded, parameters.scale(),
-                       parameters.zero_point(), rows.Row());
-    rows.Finish();
+    kernels.decode_rows(direct ? codes : unpacked.data(), IsSigned(layout.code_type), run.tokens,
+                        padded, run.scale, run.zero_point, run.per_token, rows.Rows());
+    rows.Finish(run.tokens);
+    token += run.tokens;
+    place += run.tokens * width;
   }
 }
 
@@ -71,8 +81,8 @@ void DecodeRecordRows(const EncodedPayload& payload, PageType type, int64_t batc
       payload.codes.data + ((batch * dims[1] + head) * dims[2] + first) * row_size;
   RowTarget rows(dtype, dims[3], dims[3], target);
   for (int64_t i = 0; i < count; ++i, records += row_size) {
-    DecodeRecords(type, records, dims[3], rows.Row());
-    rows.Finish();
+    DecodeRecords(type, records, dims[3], rows.Rows());
+    rows.Finish(1);
   }
 }
 

@@ -16,13 +16,10 @@
 namespace onnx_light {
 namespace {
 
-// f(batch, head, token) for all rows.
 template <typename F>
-void ForRows(const ArrayView& rows, F f) {
+void ForHeads(const ArrayView& rows, F f) {
   for (int64_t batch = 0; batch < rows.batch(); ++batch) {
-    for (int64_t head = 0; head < rows.heads(); ++head) {
-      for (int64_t token = 0; token < rows.tokens(); ++token) f(batch, head, token);
-    }
+    for (int64_t head = 0; head < rows.heads(); ++head) f(batch, head);
   }
 }
 
@@ -54,34 +51,31 @@ void CheckWidth(int64_t width, const PageFormat& format, const std::string& path
                        std::to_string(kRecordValues) + ", which " + format.Text() + " needs");
 }
 
-// The bounds and divisors of a row, from its scales and zero points.
-class CodeRow {
+// What scales and zero points mean for codes.
+class CodeBounds {
  public:
-  CodeRow(const AffineLayout& layout, int64_t width)
+  // For runs of at most `tokens` tokens.
+  CodeBounds(const AffineLayout& layout, int64_t tokens, int64_t width)
       : levels_(static_cast<float>((1 << CodeBits(layout.code_type)) - 1)),
         smallest_(IsSigned(layout.code_type) ? -std::ceil(levels_ / 2) : 0),
-        divisor_(PaddedWidth(width), 1),
-        least_(PaddedWidth(width), smallest_),
-        most_(PaddedWidth(width), smallest_ + levels_) {}
+        width_(PaddedWidth(width)) {
+    for (auto* values : {&divisor_, &least_, &most_}) values->resize(std::max(tokens, width_));
+  }
 
   // A scale of 0 gives the zero point as the code, whatever the number.
-  void SetScales(const float* scale, int64_t width) {
-    for (int64_t i = 0; i < width; ++i) {
-      divisor_[i] = scale[i] != 0 ? scale[i] : std::numeric_limits<float>::infinity();
+  CodeParameters Of(const ParameterRun& run) {
+    const int64_t count = run.per_token ? run.tokens : width_;
+    for (int64_t i = 0; i < count; ++i) {
+      divisor_[i] = run.scale[i] != 0 ? run.scale[i] : std::numeric_limits<float>::infinity();
+      least_[i] = smallest_ - run.zero_point[i];
+      most_[i] = smallest_ + levels_ - run.zero_point[i];
     }
-  }
-  void SetZeroPoints(const float* zero_point, int64_t width) {
-    for (int64_t i = 0; i < width; ++i) {
-      least_[i] = smallest_ - zero_point[i];
-      most_[i] = smallest_ + levels_ - zero_point[i];
-    }
-  }
-  RowParameters Parameters(const float* zero_point) const {
-    return {divisor_.data(), least_.data(), most_.data(), zero_point};
+    return {divisor_.data(), least_.data(), most_.data(), run.zero_point, run.per_token};
   }
 
  private:
   const float levels_, smallest_;
+  const int64_t width_;
   std::vector<float> divisor_, least_, most_;
 };
 
@@ -90,9 +84,10 @@ EncodedPayload EncodeAsRecords(const ArrayView& rows, PageType type) {
   BufferRef records = BufferRef::Allocate(ElementCount(rows) / kRecordValues * RecordSize(type));
   std::byte* target = records.mutable_data();
   FloatRows source(rows);
-  ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
-    EncodeRecords(type, source.Row(batch, head, token), rows.width(), target);
-    target += row_size;
+  ForHeads(rows, [&](int64_t batch, int64_t head) {
+    for (int64_t token = 0; token < rows.tokens(); ++token, target += row_size) {
+      EncodeRecords(type, source.Row(batch, head, token), rows.width(), target);
+    }
   });
   return {rows.shape, RecordLayout{type}, SharedBytes(std::move(records)), {}, {}};
 }
@@ -105,10 +100,13 @@ void CheckEncodable(const ArrayView& rows, const PageFormat& format, const std::
       format.is_affine() ? std::numeric_limits<float>::max() : MostInRecord(format.type());
   const QuantKernels& kernels = SelectedQuantKernels();
   FloatRows source(rows);
-  ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
-    const float* row = source.Row(batch, head, token);
-    if (kernels.are_within(row, PaddedWidth(rows.width()), most)) return;
-    ThrowNotEncodable(row, {batch, head, token}, format, most, path);
+  ForHeads(rows, [&](int64_t batch, int64_t head) {
+    if (kernels.are_within(source.Rows(batch, head, 0, rows.tokens()), most)) return;
+    for (int64_t token = 0; token < rows.tokens(); ++token) {
+      const FloatBlock row = source.Rows(batch, head, token, 1);
+      if (kernels.are_within(row, most)) continue;
+      ThrowNotEncodable(row.values, {batch, head, token}, format, most, path);
+    }
   });
 }
 
@@ -121,28 +119,29 @@ EncodedPayload Encode(const ArrayView& rows, const PageFormat& format) {
 
 EncodedPayload EncodeWith(const ArrayView& rows, const AffineLayout& layout, SharedBytes scales,
                           SharedBytes zero_points) {
-  const int64_t width = rows.width();
+  const int64_t width = rows.width(), padded = PaddedWidth(width), tokens = rows.tokens();
   const int bits = CodeBits(layout.code_type);
   BufferRef packed = BufferRef::Allocate(PackedSize(ElementCount(rows), bits));
-  std::fill_n(packed.mutable_data(), packed.size(), std::byte{0});
+  const bool direct = bits == 8 && padded == width;
+  if (bits != 8) std::fill_n(packed.mutable_data(), packed.size(), std::byte{0});
   FloatRows source(rows);
   ParameterRows parameters(layout, rows.shape, scales.data, zero_points.data);
-  CodeRow row(layout, width);
-  std::vector<uint8_t> codes(PaddedWidth(width));
+  CodeBounds bounds(layout, tokens, width);
+  std::vector<uint8_t> codes(direct ? 0 : tokens * padded);
   const QuantKernels& kernels = SelectedQuantKernels();
-  const bool direct = bits == 8 && width % kLanes == 0;
   int64_t first = 0;
-  ForRows(rows, [&](int64_t batch, int64_t head, int64_t token) {
-    if (parameters.MoveTo(batch, head, token)) {
-      row.SetScales(parameters.scale(), width);
-      if (zero_points.size != 0) row.SetZeroPoints(parameters.zero_point(), width);
+  ForHeads(rows, [&](int64_t batch, int64_t head) {
+    for (int64_t token = 0; token < tokens;) {
+      const ParameterRun run = parameters.Run(batch, head, token, tokens - token);
+      uint8_t* target =
+          direct ? reinterpret_cast<uint8_t*>(packed.mutable_data()) + first : codes.data();
+      kernels.encode_rows(source.Rows(batch, head, token, run.tokens), bounds.Of(run), target);
+      for (int64_t i = 0; i < run.tokens && !direct; ++i) {
+        PackCodes(codes.data() + i * padded, width, bits, first + i * width, packed.mutable_data());
+      }
+      token += run.tokens;
+      first += run.tokens * width;
     }
-    uint8_t* target =
-        direct ? reinterpret_cast<uint8_t*>(packed.mutable_data()) + first : codes.data();
-    kernels.encode_row(source.Row(batch, head, token), PaddedWidth(width),
-                       row.Parameters(parameters.zero_point()), target);
-    if (!direct) PackCodes(codes.data(), width, bits, first, packed.mutable_data());
-    first += width;
   });
   return {rows.shape, layout, SharedBytes(std::move(packed)), std::move(scales),
           std::move(zero_points)};

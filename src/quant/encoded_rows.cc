@@ -48,22 +48,22 @@ class AffineRows {
         codes_(payload.dims[3]) {}
 
   void MoveTo(int64_t batch, int64_t head, int64_t token) {
-    parameters_.MoveTo(batch, head, token);
+    run_ = parameters_.Run(batch, head, token, 1);
     UnpackCodes(payload_.codes.data, type_, FirstElement(payload_.dims, batch, head, token),
                 payload_.dims[3], codes_.data());
   }
   // The parameters as bits: a scale may be NaN.
   bool operator==(const AffineRows& other) const {
-    const size_t size = codes_.size() * sizeof(float);
-    return codes_ == other.codes_ &&
-           std::memcmp(parameters_.scale(), other.parameters_.scale(), size) == 0 &&
-           std::memcmp(parameters_.zero_point(), other.parameters_.zero_point(), size) == 0;
+    const size_t size = (run_.per_token ? 1 : codes_.size()) * sizeof(float);
+    return codes_ == other.codes_ && std::memcmp(run_.scale, other.run_.scale, size) == 0 &&
+           std::memcmp(run_.zero_point, other.run_.zero_point, size) == 0;
   }
 
  private:
   const EncodedPayload& payload_;
   const PageType type_;
   ParameterRows parameters_;
+  ParameterRun run_{};
   std::vector<uint8_t> codes_;
 };
 
@@ -134,10 +134,9 @@ EncodedPayload WithoutAffineRows(const EncodedPayload& payload, int64_t length) 
   ParameterRows parameters(layout, payload.dims, scales.data(), zero_points.data());
   std::vector<uint8_t> row(width);
   ForRows(payload.dims, length, payload.dims[2], [&](int64_t batch, int64_t head, int64_t token) {
-    if (parameters.MoveTo(batch, head, token)) {
-      for (int64_t i = 0; i < width; ++i) {
-        row[i] = static_cast<uint8_t>(static_cast<int>(parameters.zero_point()[i]));
-      }
+    const ParameterRun run = parameters.Run(batch, head, token, 1);
+    for (int64_t i = 0; i < width; ++i) {
+      row[i] = static_cast<uint8_t>(static_cast<int>(run.zero_point[run.per_token ? 0 : i]));
     }
     ReplaceCodes(row.data(), width, layout.code_type,
                  FirstElement(payload.dims, batch, head, token), codes.mutable_data());

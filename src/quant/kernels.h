@@ -8,17 +8,26 @@
 
 namespace onnx_light {
 
-// Kernels look at whole stretches of this many elements: counts are multiples of it, and what lies
+// Kernels look at whole stretches of this many elements: widths are multiples of it, and what lies
 // after the elements that matter is zero.
 inline constexpr int64_t kLanes = 16;
 
-// What a code means for each element of a row. `divisor` is the scale, or infinity where the scale
-// is 0; `least` and `most` bound code - zero_point.
-struct RowParameters {
+// Consecutive tokens: row t begins at values + t * stride.
+struct FloatBlock {
+  const float* values;
+  int64_t stride;
+  int64_t tokens;
+  int64_t width;
+};
+
+// What the codes of a block mean. `divisor` is the scale, or infinity where the scale is 0; `least`
+// and `most` bound code - zero_point.
+struct CodeParameters {
   const float* divisor;
   const float* least;
   const float* most;
   const float* zero_point;
+  bool per_token;  // one of each for a token; else one for an element of the width
 };
 
 // Sixteen groups side by side, one in each lane, whose best scales are looked for: element i of the
@@ -42,18 +51,18 @@ struct SearchGroups {
 };
 
 struct QuantKernels {
-  // low[i] = min(low[i], row[i]), high[i] = max(high[i], row[i]).
-  void (*widen_ranges)(const float* row, int64_t count, float* low, float* high);
+  // low[i] = min(low[i], row[i]), high[i] = max(high[i], row[i]) for every row of the block.
+  void (*widen_ranges)(const FloatBlock& rows, float* low, float* high);
   // The smallest and the largest of any number of elements, at least one.
   void (*find_range)(const float* values, int64_t count, float* low, float* high);
   // Whether all magnitudes are at most `most`; no NaN is.
-  bool (*are_within)(const float* row, int64_t count, float most);
-  // codes[i] = round(row[i] / divisor[i]), within the bounds, + zero_point[i].
-  void (*encode_row)(const float* row, int64_t count, const RowParameters& parameters,
-                     uint8_t* codes);
-  // row[i] = (codes[i] - zero_point[i]) * scale[i], for codes of 8 bits.
-  void (*decode_row)(const uint8_t* codes, bool is_signed, int64_t count, const float* scale,
-                     const float* zero_point, float* row);
+  bool (*are_within)(const FloatBlock& rows, float most);
+  // codes[t * width + i] = round(row t[i] / divisor), within the bounds, + zero_point.
+  void (*encode_rows)(const FloatBlock& rows, const CodeParameters& parameters, uint8_t* codes);
+  // rows[t * width + i] = (codes[t * width + i] - zero_point) * scale, for codes of 8 bits. Scales
+  // and zero points are one for a token if `per_token`, else one for an element of the width.
+  void (*decode_rows)(const uint8_t* codes, bool is_signed, int64_t tokens, int64_t width,
+                      const float* scale, const float* zero_point, bool per_token, float* rows);
   void (*search_scales)(const SearchGroups& groups);
 };
 

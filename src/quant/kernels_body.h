@@ -124,12 +124,31 @@ inline Floats Clamp(const Floats& value, const Floats& least, const Floats& most
   });
 }
 
-void WidenRanges(const float* row, int64_t count, float* low, float* high) {
-  for (int64_t i = 0; i < count; i += kWidth) {
-    const auto value = Load(row + i);
-    Store(low + i, Least(Load(low + i), value));
-    Store(high + i, Most(Load(high + i), value));
+void WidenRanges(const FloatBlock& rows, float* low, float* high) {
+  for (int64_t i = 0; i < rows.width; i += kWidth) {
+    Floats least = Load(low + i), most = Load(high + i);
+    for (int64_t token = 0; token < rows.tokens; ++token) {
+      const Floats value = Load(rows.values + token * rows.stride + i);
+      least = Least(least, value);
+      most = Most(most, value);
+    }
+    Store(low + i, least);
+    Store(high + i, most);
   }
+}
+
+inline float LeastLane(const Floats& value) {
+  float lanes[kWidth];
+  Store(lanes, value);
+#if defined(__SSE2__)
+  const __m128 halves = _mm_min_ps(_mm_min_ps(_mm_loadu_ps(lanes), _mm_loadu_ps(lanes + 4)),
+                                   _mm_min_ps(_mm_loadu_ps(lanes + 8), _mm_loadu_ps(lanes + 12)));
+  const __m128 pair = _mm_min_ps(halves, _mm_movehl_ps(halves, halves));
+  return _mm_cvtss_f32(_mm_min_ss(pair, _mm_shuffle_ps(pair, pair, 1)));
+#else
+  for (int i = 1; i < kWidth; ++i) lanes[0] = lanes[i] < lanes[0] ? lanes[i] : lanes[0];
+  return lanes[0];
+#endif
 }
 
 void FindRange(const float* values, int64_t count, float* low, float* high) {
@@ -142,17 +161,8 @@ void FindRange(const float* values, int64_t count, float* low, float* high) {
       least_parts = Least(least_parts, value);
       most_parts = Most(most_parts, value);
     }
-    float leasts[kWidth], mosts[kWidth];
-    Store(leasts, least_parts);
-    Store(mosts, most_parts);
-    for (int half = kWidth / 2; half > 0; half /= 2) {
-      for (int lane = 0; lane < half; ++lane) {
-        leasts[lane] = leasts[lane + half] < leasts[lane] ? leasts[lane + half] : leasts[lane];
-        mosts[lane] = mosts[lane] < mosts[lane + half] ? mosts[lane + half] : mosts[lane];
-      }
-    }
-    least = leasts[0];
-    most = mosts[0];
+    least = LeastLane(least_parts);
+    most = -LeastLane(Splat(0) - most_parts);
   }
   for (; i < count; ++i) {
     least = values[i] < least ? values[i] : least;
@@ -162,45 +172,139 @@ void FindRange(const float* values, int64_t count, float* low, float* high) {
   *high = most;
 }
 
-bool AreWithin(const float* row, int64_t count, float most) {
-  IntPart beyond{};
-  for (int64_t i = 0; i < count; i += kWidth) {
-    const Floats value = Load(row + i);
-    for (int p = 0; p < kParts; ++p) {
-      beyond |= ~((value.parts[p] <= most) & (value.parts[p] >= -most));
-    }
-  }
+inline bool AnyLane(const IntPart& lanes) {
   int32_t any = 0;
-  for (int i = 0; i < kPart; ++i) any |= beyond[i];
-  return any == 0;
+  for (int i = 0; i < kPart; ++i) any |= lanes[i];
+  return any != 0;
 }
 
-void EncodeRow(const float* row, int64_t count, const RowParameters& parameters, uint8_t* codes) {
-  const RowParameters arrays = parameters;
-  for (int64_t i = 0; i < count; i += kWidth) {
-    const Floats quotient = Load(row + i) / Load(arrays.divisor + i);
-    const Floats level = Round(Clamp(quotient, Load(arrays.least + i), Load(arrays.most + i)));
-    StoreBytes(codes + i, level + Load(arrays.zero_point + i));
+bool AreWithin(const FloatBlock& rows, float most) {
+  IntPart beyond{};
+  for (int64_t token = 0; token < rows.tokens; ++token) {
+    const float* row = rows.values + token * rows.stride;
+    for (int64_t i = 0; i < rows.width; i += kWidth) {
+      const Floats value = Load(row + i);
+      for (int p = 0; p < kParts; ++p) {
+        beyond |= ~((value.parts[p] <= most) & (value.parts[p] >= -most));
+      }
+    }
+  }
+  return !AnyLane(beyond);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Codes
+//
+// A quotient takes several times as long as a product with the reciprocal, and both round to the
+// same code unless they lie close to the middle between two. So products are used for a stretch of
+// a row or a column, and where one was that close, the stretch is done again with quotients.
+
+struct Codes {
+  Floats divisor, reciprocal, least, most, zero_point;
+};
+
+inline Codes CodesAt(const CodeParameters& parameters, int64_t i) {
+  const auto at = [&](const float* values) {
+    return parameters.per_token ? Splat(values[i]) : Load(values + i);
+  };
+  const Floats divisor = at(parameters.divisor);
+  return {divisor, Splat(1) / divisor, at(parameters.least), at(parameters.most),
+          at(parameters.zero_point)};
+}
+
+// Lanes whose reciprocals are no normal numbers, and say nothing about quotients.
+inline IntPart Unusable(const Codes& codes) {
+  IntPart lanes{};
+  for (int p = 0; p < kParts; ++p) {
+    const FloatPart reciprocal = codes.reciprocal.parts[p];
+    const FloatPart size = reciprocal < 0.0f ? -reciprocal : reciprocal;
+    lanes |= ~((size >= 0x1p-126f) & (size <= 0x1p126f));
+  }
+  return lanes;
+}
+
+// Levels are at most 255 from 0. There product and quotient differ by less than 3 * 255 / 2^24.
+constexpr float kNearMiddle = 0.5f - 0x1p-14f;
+
+template <bool exact>
+inline void EncodeLanes(const float* row, const Codes& codes, uint8_t* target, IntPart& doubtful) {
+  const Floats value = Load(row);
+  const Floats quotient = exact ? value / codes.divisor : value * codes.reciprocal;
+  const Floats bounded = Clamp(quotient, codes.least, codes.most);
+  const Floats level = Round(bounded);
+  if (!exact) {
+    const Floats rest = bounded - level;
+    for (int p = 0; p < kParts; ++p) {
+      doubtful |= (rest.parts[p] > kNearMiddle) | (rest.parts[p] < -kNearMiddle);
+    }
+  }
+  StoreBytes(target, level + codes.zero_point);
+}
+
+// `count` stretches of lanes, each so much behind the one before.
+inline void EncodeStretch(const float* row, int64_t row_step, int64_t count, const Codes& given,
+                          uint8_t* target, int64_t target_step) {
+  const Codes codes = given;  // the stores do not change it
+  IntPart doubtful = Unusable(codes);
+  for (int64_t i = 0; i < count; ++i) {
+    EncodeLanes<false>(row + i * row_step, codes, target + i * target_step, doubtful);
+  }
+  if (!AnyLane(doubtful)) return;
+  for (int64_t i = 0; i < count; ++i) {
+    EncodeLanes<true>(row + i * row_step, codes, target + i * target_step, doubtful);
+  }
+}
+
+void EncodeRows(const FloatBlock& rows, const CodeParameters& parameters, uint8_t* target) {
+  if (parameters.per_token) {
+    for (int64_t token = 0; token < rows.tokens; ++token) {
+      EncodeStretch(rows.values + token * rows.stride, kWidth, rows.width / kWidth,
+                    CodesAt(parameters, token), target + token * rows.width, kWidth);
+    }
+  } else {
+    for (int64_t i = 0; i < rows.width; i += kWidth) {
+      EncodeStretch(rows.values + i, rows.stride, rows.tokens, CodesAt(parameters, i), target + i,
+                    rows.width);
+    }
   }
 }
 
 // A loop that the compiler turns into vectors by itself: it knows better how to widen bytes.
 template <typename Code>
-inline void DecodeCodes(const uint8_t* __restrict codes, int64_t count,
-                        const float* __restrict scale, const float* __restrict zero_point,
-                        float* __restrict row) {
-  for (int64_t i = 0; i < count / kWidth * kWidth; ++i) {
+inline void DecodeRow(const uint8_t* __restrict codes, int64_t width, const float* __restrict scale,
+                      const float* __restrict zero_point, float* __restrict row) {
+  for (int64_t i = 0; i < width / kWidth * kWidth; ++i) {
     const auto code = static_cast<Code>(codes[i]);
     row[i] = (static_cast<float>(static_cast<int32_t>(code)) - zero_point[i]) * scale[i];
   }
 }
+template <typename Code>
+inline void DecodeRowAlike(const uint8_t* __restrict codes, int64_t width, float scale,
+                           float zero_point, float* __restrict row) {
+  for (int64_t i = 0; i < width / kWidth * kWidth; ++i) {
+    const auto code = static_cast<Code>(codes[i]);
+    row[i] = (static_cast<float>(static_cast<int32_t>(code)) - zero_point) * scale;
+  }
+}
 
-void DecodeRow(const uint8_t* codes, bool is_signed, int64_t count, const float* scale,
-               const float* zero_point, float* row) {
+template <typename Code>
+inline void DecodeBlock(const uint8_t* codes, int64_t tokens, int64_t width, const float* scale,
+                        const float* zero_point, bool per_token, float* rows) {
+  for (int64_t token = 0; token < tokens; ++token, codes += width, rows += width) {
+    if (per_token) {
+      DecodeRowAlike<Code>(codes, width, scale[token], zero_point[token], rows);
+    } else {
+      DecodeRow<Code>(codes, width, scale, zero_point, rows);
+    }
+  }
+}
+
+void DecodeRows(const uint8_t* codes, bool is_signed, int64_t tokens, int64_t width,
+                const float* scale, const float* zero_point, bool per_token, float* rows) {
   if (is_signed) {
-    DecodeCodes<int8_t>(codes, count, scale, zero_point, row);
+    DecodeBlock<int8_t>(codes, tokens, width, scale, zero_point, per_token, rows);
   } else {
-    DecodeCodes<uint8_t>(codes, count, scale, zero_point, row);
+    DecodeBlock<uint8_t>(codes, tokens, width, scale, zero_point, per_token, rows);
   }
 }
 
@@ -319,7 +423,7 @@ void SearchScales(const SearchGroups& groups) {
 }  // namespace
 
 extern const QuantKernels kQuantKernels;
-const QuantKernels kQuantKernels{WidenRanges, FindRange, AreWithin,
-                                 EncodeRow,   DecodeRow, SearchScales};
+const QuantKernels kQuantKernels{WidenRanges, FindRange,  AreWithin,
+                                 EncodeRows,  DecodeRows, SearchScales};
 
 }  // namespace onnx_light::ONNX_LIGHT_KERNELS

@@ -37,33 +37,80 @@ TEST(QuantKernels, EncodeRoundsHalfToEvenAndSaturates) {
     least.fill(-128);
     most.fill(127);
     std::array<uint8_t, 16> codes{};
-    const RowParameters parameters{divisor.data(), least.data(), most.data(), zero_point.data()};
-    QuantKernelsFor(isa).encode_row(row.data(), 16, parameters, codes.data());
+    const CodeParameters parameters{divisor.data(), least.data(), most.data(), zero_point.data(),
+                                    false};
+    QuantKernelsFor(isa).encode_rows({row.data(), 16, 1, 16}, parameters, codes.data());
     const int expected[] = {0, 2, 2, 0, -2, -2, 126, 127, 127, -128, -128, 0, 127, -128, -128, 0};
     for (int i = 0; i < 16; ++i) EXPECT_EQ(static_cast<int8_t>(codes[i]), expected[i]) << i;
   }
 }
 
+// Codes of numbers close to the middle between two levels, and of scales of any size: a product
+// with a reciprocal must not show.
+TEST(QuantKernels, CodesAreThoseOfQuotients) {
+  std::mt19937 random(11);
+  constexpr int64_t kTokens = 64, kRowWidth = 48;
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > WidestIsa()) continue;
+    for (const bool per_token : {false, true}) {
+      for (const float size : {1.0f, 1e-3f, 1e38f, 1e-39f, -7.0f}) {
+        std::vector<float> divisor = Random(kTokens, random, 0.3);
+        for (float& scale : divisor) scale = size * std::exp(scale);
+        const std::vector<float> least(kTokens, -100), most(kTokens, 155), zero_point(kTokens, 100);
+        const auto scale_of = [&](int64_t i) {
+          return divisor[per_token ? i / kRowWidth : i % kRowWidth];
+        };
+        std::vector<float> rows(kTokens * kRowWidth);
+        std::vector<uint8_t> expected(rows.size()), actual(rows.size());
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const auto level = static_cast<float>(static_cast<int>(random() % 300) - 120);
+          rows[i] = (level + 0.5f) * scale_of(i);
+          const int steps = static_cast<int>(random() % 9) - 4;
+          for (int k = 0; k < std::abs(steps); ++k) {
+            rows[i] = std::nextafter(rows[i], steps < 0 ? -INFINITY : INFINITY);
+          }
+          if (!std::isfinite(rows[i])) rows[i] = 0;
+          const float quotient = rows[i] / scale_of(i);
+          expected[i] =
+              static_cast<uint8_t>(std::nearbyint(std::clamp(quotient, -100.0f, 155.0f)) + 100);
+        }
+        QuantKernelsFor(isa).encode_rows(
+            {rows.data(), kRowWidth, kTokens, kRowWidth},
+            {divisor.data(), least.data(), most.data(), zero_point.data(), per_token},
+            actual.data());
+        EXPECT_EQ(actual, expected) << per_token << " " << size;
+      }
+    }
+  }
+}
+
 TEST(QuantKernels, EqualBitsOnEveryInstructionSet) {
   std::mt19937 random(3);
+  constexpr int64_t kTokens = 5;
   const QuantKernels& scalar = QuantKernelsFor(Isa::kScalar);
   for (Isa isa : OtherIsas()) {
     const QuantKernels& kernels = QuantKernelsFor(isa);
-    for (int64_t count : {16, 48, 128}) {
-      const auto row = Random(count, random, 20), divisor = Random(count, random);
-      const std::vector<float> least(count, -8), most(count, 7), zero_point(count, 8);
-      const RowParameters parameters{divisor.data(), least.data(), most.data(), zero_point.data()};
-      std::vector<uint8_t> expected(count), actual(count);
-      scalar.encode_row(row.data(), count, parameters, expected.data());
-      kernels.encode_row(row.data(), count, parameters, actual.data());
-      EXPECT_EQ(actual, expected);
-      for (bool is_signed : {false, true}) {
-        std::vector<float> floats(count), wide(count);
-        scalar.decode_row(actual.data(), is_signed, count, divisor.data(), row.data(),
-                          floats.data());
-        kernels.decode_row(actual.data(), is_signed, count, divisor.data(), row.data(),
-                           wide.data());
-        EXPECT_EQ(wide, floats);
+    for (int64_t width : {16, 48, 128}) {
+      for (const bool per_token : {false, true}) {
+        const int64_t stride = width + 3, count = kTokens * width;
+        const auto rows = Random(kTokens * stride, random, 20), divisor = Random(width, random),
+                   zero_points = Random(width, random);
+        const std::vector<float> least(width, -8), most(width, 7), zero_point(width, 8);
+        const CodeParameters parameters{divisor.data(), least.data(), most.data(),
+                                        zero_point.data(), per_token};
+        const FloatBlock block{rows.data(), stride, kTokens, width};
+        std::vector<uint8_t> expected(count), actual(count);
+        scalar.encode_rows(block, parameters, expected.data());
+        kernels.encode_rows(block, parameters, actual.data());
+        EXPECT_EQ(actual, expected);
+        for (bool is_signed : {false, true}) {
+          std::vector<float> floats(count), wide(count);
+          scalar.decode_rows(actual.data(), is_signed, kTokens, width, divisor.data(),
+                             zero_points.data(), per_token, floats.data());
+          kernels.decode_rows(actual.data(), is_signed, kTokens, width, divisor.data(),
+                              zero_points.data(), per_token, wide.data());
+          EXPECT_EQ(wide, floats);
+        }
       }
     }
   }
@@ -75,10 +122,10 @@ TEST(QuantKernels, NumbersOutsideABoundAreFound) {
     const auto are_within = QuantKernelsFor(isa).are_within;
     for (int place = 0; place < 48; ++place) {
       std::vector<float> row(48, -3);
-      EXPECT_TRUE(are_within(row.data(), 48, 3));
+      EXPECT_TRUE(are_within({row.data(), 16, 3, 16}, 3));
       for (float wrong : {3.5f, -3.5f, INFINITY, -INFINITY, NAN}) {
         row[place] = wrong;
-        EXPECT_FALSE(are_within(row.data(), 48, 3));
+        EXPECT_FALSE(are_within({row.data(), 16, 3, 16}, 3));
       }
     }
   }
@@ -96,11 +143,11 @@ TEST(QuantKernels, RangesOfAnyLength) {
       EXPECT_EQ(high, *std::max_element(values.begin(), values.end()));
     }
     std::vector<float> low(32, 0), high(32, 0);
-    const auto row = Random(32, random);
-    QuantKernelsFor(isa).widen_ranges(row.data(), 32, low.data(), high.data());
+    const auto row = Random(64, random);
+    QuantKernelsFor(isa).widen_ranges({row.data(), 32, 2, 32}, low.data(), high.data());
     for (int i = 0; i < 32; ++i) {
-      EXPECT_EQ(low[i], std::min(row[i], 0.0f));
-      EXPECT_EQ(high[i], std::max(row[i], 0.0f));
+      EXPECT_EQ(low[i], std::min({row[i], row[i + 32], 0.0f}));
+      EXPECT_EQ(high[i], std::max({row[i], row[i + 32], 0.0f}));
     }
   }
 }

@@ -7,46 +7,37 @@
 #include "quant/packing.h"
 
 namespace onnx_light {
-namespace {
-
-// One value for each cell, to one for each element of a row.
-void Spread(const std::vector<float>& cells, int64_t cell_width, int64_t width, float* row) {
-  if (cells.size() == 1) {
-    std::fill(row, row + width, cells[0]);
-  } else if (cell_width == 1) {
-    std::copy(cells.begin(), cells.end(), row);
-  } else {
-    for (size_t i = 0; i < cells.size(); ++i) {
-      const int64_t first = static_cast<int64_t>(i) * cell_width;
-      std::fill_n(row + first, std::min(cell_width, width - first), cells[i]);
-    }
-  }
-}
-
-}  // namespace
-
 FloatRows::FloatRows(const ArrayView& array)
     : array_(array),
+      padded_(PaddedWidth(array.width())),
       direct_(array.dtype == DType::kFloat32 && array.strides[3] == sizeof(float) &&
-              array.width() % kLanes == 0) {
-  if (direct_) return;
-  floats_.resize(PaddedWidth(array.width()));
-  elements_.resize(array.width() * ElementSize(array.dtype));
+              array.strides[2] % static_cast<int64_t>(sizeof(float)) == 0 &&
+              array.width() == padded_) {
+  if (!direct_) elements_.resize(array.width() * ElementSize(array.dtype));
 }
 
-const float* FloatRows::Row(int64_t batch, int64_t head, int64_t token) {
+FloatBlock FloatRows::Rows(int64_t batch, int64_t head, int64_t first, int64_t count) {
   const auto& strides = array_.strides;
-  const std::byte* row = array_.data + batch * strides[0] + head * strides[1] + token * strides[2];
-  if (direct_) return reinterpret_cast<const float*>(row);
-  const int64_t item = ElementSize(array_.dtype);
-  if (strides[3] != item) {
-    for (int64_t i = 0; i < array_.width(); ++i) {
-      std::memcpy(elements_.data() + i * item, row + i * strides[3], item);
-    }
-    row = elements_.data();
+  const std::byte* row = array_.data + batch * strides[0] + head * strides[1] + first * strides[2];
+  if (direct_) {
+    return {reinterpret_cast<const float*>(row), strides[2] / static_cast<int64_t>(sizeof(float)),
+            count, padded_};
   }
-  ConvertElements(array_.dtype, row, DType::kFloat32, floats_.data(), array_.width());
-  return floats_.data();
+  const size_t size = count * padded_;
+  if (floats_.size() < size) floats_.resize(size);
+  const int64_t item = ElementSize(array_.dtype);
+  for (int64_t token = 0; token < count; ++token, row += strides[2]) {
+    const std::byte* elements = row;
+    if (strides[3] != item) {
+      for (int64_t i = 0; i < array_.width(); ++i) {
+        std::memcpy(elements_.data() + i * item, row + i * strides[3], item);
+      }
+      elements = elements_.data();
+    }
+    ConvertElements(array_.dtype, elements, DType::kFloat32, floats_.data() + token * padded_,
+                    array_.width());
+  }
+  return {floats_.data(), padded_, count, padded_};
 }
 
 ParameterRows::ParameterRows(const AffineLayout& layout, const std::array<int64_t, 4>& dims,
@@ -56,35 +47,54 @@ ParameterRows::ParameterRows(const AffineLayout& layout, const std::array<int64_
       counts_(CellCounts(layout, dims)),
       width_(dims[3]),
       scales_(scales),
-      zero_points_(zero_points),
-      cell_values_(counts_[3]),
-      scale_(PaddedWidth(width_)),
-      zero_point_(PaddedWidth(width_)),
-      codes_(zero_points == nullptr ? 0 : counts_[3]) {}
-
-bool ParameterRows::MoveTo(int64_t batch, int64_t head, int64_t token) {
-  // Divisions take longer than all the rest of a short row.
-  if (batch != batch_ || head != head_) {
-    batch_ = batch;
-    head_ = head;
-    first_row_ = (batch / cell_[0] * counts_[1] + head / cell_[1]) * counts_[2];
+      zero_points_(zero_points) {
+  const int64_t longest = counts_[3] == 1 ? dims[2] : PaddedWidth(width_);
+  for (Values* values : {&scale_, &zero_point_}) {
+    values->cells.resize(counts_[2] * counts_[3]);
+    values->run.resize(longest);
   }
-  const int64_t row = first_row_ + (cell_[2] == 1 ? token : counts_[2] == 1 ? 0 : token / cell_[2]);
-  const int64_t first = row * counts_[3];
-  if (first == first_) return false;
+  if (zero_points != nullptr) codes_.resize(counts_[2] * counts_[3]);
+}
+
+void ParameterRows::MoveToHead(int64_t batch, int64_t head) {
+  const auto cells = static_cast<int64_t>(scale_.cells.size());
+  const int64_t first = (batch / cell_[0] * counts_[1] + head / cell_[1]) * cells;
+  if (first == first_) return;
   first_ = first;
   ConvertElements(layout_.scale_type, scales_ + first * ElementSize(layout_.scale_type),
-                  DType::kFloat32, cell_values_.data(), cell_values_.size());
-  Spread(cell_values_, cell_[3], width_, scale_.data());
-  if (zero_points_ == nullptr) return true;
-  UnpackCodes(zero_points_, layout_.code_type, first, counts_[3], codes_.data());
-  for (int64_t i = 0; i < counts_[3]; ++i) {
-    cell_values_[i] = IsSigned(layout_.code_type)
-                          ? static_cast<float>(static_cast<int8_t>(codes_[i]))
-                          : static_cast<float>(codes_[i]);
+                  DType::kFloat32, scale_.cells.data(), cells);
+  if (zero_points_ == nullptr) return;
+  UnpackCodes(zero_points_, layout_.code_type, first, cells, codes_.data());
+  for (int64_t i = 0; i < cells; ++i) {
+    zero_point_.cells[i] = IsSigned(layout_.code_type)
+                               ? static_cast<float>(static_cast<int8_t>(codes_[i]))
+                               : static_cast<float>(codes_[i]);
   }
-  Spread(cell_values_, cell_[3], width_, zero_point_.data());
-  return true;
+}
+
+ParameterRun ParameterRows::Run(int64_t batch, int64_t head, int64_t token, int64_t count) {
+  MoveToHead(batch, head);
+  if (counts_[3] == 1) {
+    return {count, true, ForTokens(scale_, token, count), ForTokens(zero_point_, token, count)};
+  }
+  const int64_t tokens = std::min(count, cell_[2] - token % cell_[2]), row = token / cell_[2];
+  return {tokens, false, ForWidth(scale_, row), ForWidth(zero_point_, row)};
+}
+
+const float* ParameterRows::ForTokens(Values& values, int64_t token, int64_t count) const {
+  if (cell_[2] == 1) return values.cells.data() + token;
+  for (int64_t i = 0; i < count; ++i) values.run[i] = values.cells[(token + i) / cell_[2]];
+  return values.run.data();
+}
+
+const float* ParameterRows::ForWidth(Values& values, int64_t row) const {
+  const float* cells = values.cells.data() + row * counts_[3];
+  if (cell_[3] == 1 && width_ % kLanes == 0) return cells;
+  for (int64_t i = 0; i < counts_[3]; ++i) {
+    const int64_t first = i * cell_[3];
+    std::fill_n(values.run.data() + first, std::min(cell_[3], width_ - first), cells[i]);
+  }
+  return values.run.data();
 }
 
 }  // namespace onnx_light

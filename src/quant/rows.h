@@ -1,5 +1,6 @@
 // What encoding and decoding walk along: rows of numbers, and the scales that go with them. A row
-// is the width of one token; buffers of rows are padded with zeros to a multiple of kLanes.
+// is the width of one token; buffers of rows are padded with zeros to a multiple of kLanes. Blocks
+// of rows have one batch entry and head.
 #pragma once
 
 #include <array>
@@ -23,39 +24,56 @@ class FloatRows {
   // REQUIRES: the array outlives this.
   explicit FloatRows(const ArrayView& array);
 
-  // PaddedWidth() floats; valid until the next call.
-  const float* Row(int64_t batch, int64_t head, int64_t token);
+  // `count` tokens from `first` on, PaddedWidth() wide; valid until the next call.
+  FloatBlock Rows(int64_t batch, int64_t head, int64_t first, int64_t count);
+  const float* Row(int64_t batch, int64_t head, int64_t token) {
+    return Rows(batch, head, token, 1).values;
+  }
 
  private:
   const ArrayView& array_;
+  const int64_t padded_;
   const bool direct_;
   std::vector<std::byte> elements_;  // of a row whose elements do not lie together
   std::vector<float> floats_;
 };
 
-// The scales and zero points of rows, spread over the width.
+// The scales and zero points of consecutive tokens with something in common: either each token has
+// one for all its elements, or all tokens have the same ones.
+struct ParameterRun {
+  int64_t tokens;
+  bool per_token;
+  // One for each token, or PaddedWidth(). Valid until the next call.
+  const float* scale;
+  const float* zero_point;
+};
+
 class ParameterRows {
  public:
   // `zero_points` may be null. REQUIRES: what is pointed to outlives this.
   ParameterRows(const AffineLayout& layout, const std::array<int64_t, 4>& dims,
                 const std::byte* scales, const std::byte* zero_points);
 
-  // Goes to a row; false where its parameters are those of the row before.
-  bool MoveTo(int64_t batch, int64_t head, int64_t token);
-
-  // PaddedWidth() floats each.
-  const float* scale() const { return scale_.data(); }
-  const float* zero_point() const { return zero_point_.data(); }
+  // From `token` on, as many as go together, but at most `count`.
+  ParameterRun Run(int64_t batch, int64_t head, int64_t token, int64_t count);
 
  private:
+  struct Values {
+    std::vector<float> cells;  // of one head
+    std::vector<float> run;
+  };
+
+  void MoveToHead(int64_t batch, int64_t head);
+  const float* ForTokens(Values& values, int64_t token, int64_t count) const;
+  const float* ForWidth(Values& values, int64_t row) const;
+
   const AffineLayout layout_;
   const std::array<int64_t, 4> cell_, counts_;
   const int64_t width_;
   const std::byte* scales_;
   const std::byte* zero_points_;
-  int64_t first_ = -1;                              // the cell where the row begins
-  int64_t batch_ = -1, head_ = -1, first_row_ = 0;  // the row of cells of batch_ and head_
-  std::vector<float> cell_values_, scale_, zero_point_;
+  int64_t first_ = -1;  // the first cell of the head
+  Values scale_, zero_point_;
   std::vector<uint8_t> codes_;
 };
 

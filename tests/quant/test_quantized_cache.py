@@ -277,3 +277,25 @@ def test_random_shapes_formats_and_cuts(data: st.DataObject) -> None:
     rest = cache.truncate(cut).append(key[:, :, cut:], value[:, :, cut:])
     assert rest.key_array()[:, :, :cut].tobytes() == decoded[:, :, :cut].tobytes()
     assert PagedCache.from_proto(cache.truncate(cut).to_proto()) == cache.truncate(cut) or cut == 0
+
+
+@pytest.mark.parametrize("policy", ["int8", "int4", "k=q4_0 v=bf16"])
+def test_any_number_of_threads_gives_the_same_pages(policy: str) -> None:
+    dense = grown(None, 16 * 40 + 3)
+    serial = dense.quantize(policy, num_threads=1)
+    for num_threads in (0, 3, -1):
+        assert dense.quantize(policy, num_threads=num_threads) == serial
+        again = serial.dequantize(num_threads=num_threads)
+        assert again == serial.dequantize(num_threads=1)
+    assert dense.quantize(policy, [5, 2], num_threads=2) == dense.quantize(policy, [5, 2])
+
+
+def test_the_first_page_that_cannot_be_encoded_is_named_whatever_the_threads() -> None:
+    key, value = tokens(64)
+    key[0, 1, 20, 3] = np.nan
+    key[1, 2, 50, 4] = np.inf
+    cache = PagedCache.from_arrays(key, value, page_size=16)
+    for num_threads in (1, 4):
+        with pytest.raises(CodedError, match="batch 0, head 1, token 4, index 3") as error:
+            cache.quantize("int8", num_threads=num_threads)
+        assert error.value.code == "quant.not_finite"

@@ -255,8 +255,8 @@ def quantize(
             "--policy",
             "-p",
             metavar="TEXT",
-            help="A preset (int8, int4), a format for keys and values (q8_0, float16), or both by "
-            "name: 'key=int8/channel value=uint4/token:64'.",
+            help="A preset (int8, k8v4, int4), a format for keys and values (q8_0, float16), or "
+            "both by name: 'key=int8/channel value=uint4/token:64'.",
         ),
     ],
     as_json: _Json = False,
