@@ -150,8 +150,10 @@ void BlockAttention::Run(const TokenRange& range, const BlockState& state) {
     const bool few = tile.rows <= kernels_.max_rows;
     if (tile.partial) FillBias(tile);
     has_key_scales_ = false;
+    ahead_ = values_.Peek(tile.tokens.begin, tile.tokens.end);
     few ? ScoreDirect(tile) : ScoreWide(tile);
     Soften(tile, state);
+    ahead_ = keys_.Peek(position, std::min(range.end, position + kTileTokens));
     few && !tile.partial ? MixDirect(tile, state) : MixWide(tile, state);
   }
 }
@@ -242,6 +244,13 @@ QueryRows BlockAttention::QueriesFor(const RowTile& keys, const Tile& tile) {
   return queries;
 }
 
+// The share of the bytes ahead that the piece has in the tile.
+BytesAhead BlockAttention::ShareOfAhead(const Piece& piece, const Tile& tile, int64_t offset) const {
+  const int64_t tokens = tile.tokens.end - tile.tokens.begin;
+  const int64_t begin = ahead_.size * offset / tokens;
+  return {ahead_.data + begin, ahead_.size * (offset + piece.tokens) / tokens - begin};
+}
+
 void BlockAttention::KeepKeyScales(const Piece& piece, int64_t offset) {
   if (piece.tile.row_scale == nullptr) return;
   if (!has_key_scales_) std::fill(key_scales_, key_scales_ + kTileTokens, 1.0f);
@@ -252,7 +261,8 @@ void BlockAttention::KeepKeyScales(const Piece& piece, int64_t offset) {
 void BlockAttention::ScoreDirect(const Tile& tile) {
   for (int64_t position = tile.tokens.begin; position < tile.tokens.end;) {
     const int64_t offset = position - tile.tokens.begin;
-    const Piece piece = keys_.Next(position, tile.tokens.end, offset);
+    Piece piece = keys_.Next(position, tile.tokens.end, offset);
+    piece.tile.ahead = ShareOfAhead(piece, tile, offset);
     KeepKeyScales(piece, offset);
     kernels_.scores[Index(piece.tile.format)](piece.tile, piece.tokens,
                                               QueriesFor(piece.tile, tile), scores_ + offset);
@@ -264,7 +274,8 @@ void BlockAttention::MixDirect(const Tile& tile, const BlockState& state) {
   const float* correction = correction_;
   for (int64_t position = tile.tokens.begin; position < tile.tokens.end;) {
     const int64_t offset = position - tile.tokens.begin;
-    const Piece piece = values_.Next(position, tile.tokens.end, offset);
+    Piece piece = values_.Next(position, tile.tokens.end, offset);
+    piece.tile.ahead = ShareOfAhead(piece, tile, offset);
     float* weights = scores_ + offset;
     if (piece.tile.row_scale != nullptr) {
       kernels_.multiply(weights, kTileTokens, tile.rows, piece.tile.row_scale, piece.tokens,

@@ -68,6 +68,7 @@ class BlockAttention {
   void MixDirect(const Tile& tile, const BlockState& state);
   RowTile WidenTile(PieceReader& reader, const TokenRange& tokens, int64_t stride, float* target);
   void Soften(const Tile& tile, const BlockState& state);
+  BytesAhead ShareOfAhead(const Piece& piece, const Tile& tile, int64_t offset) const;
   void KeepKeyScales(const Piece& piece, int64_t offset);
 
   const AttentionProblem& problem_;
@@ -77,6 +78,7 @@ class BlockAttention {
   float *queries_, *paired_queries_, *scaled_queries_;
   float *scores_, *bias_, *wide_, *correction_, *key_scales_;
   bool has_key_scales_ = false;
+  BytesAhead ahead_;
   PieceReader keys_, values_;
 };
 

@@ -46,6 +46,12 @@ enum class RowFormat : uint8_t {
 };
 inline constexpr int kRowFormats = static_cast<int>(RowFormat::kUnknown);
 
+// Bytes that will be read next: kernels fetch them from memory while they work on something else.
+struct BytesAhead {
+  const std::byte* data = nullptr;
+  int64_t size = 0;
+};
+
 // Rows as a kernel reads them. It touches the bytes of the rows and nothing beside them.
 struct RowTile {
   RowFormat format = RowFormat::kF32;
@@ -61,6 +67,7 @@ struct RowTile {
   // both to the caller, `mix` the second one.
   const float* channel_scale = nullptr;
   const float* row_scale = nullptr;
+  BytesAhead ahead;
 };
 
 // Some rows of queries, as many floats each as the tile is wide, or more.

@@ -11,6 +11,25 @@ struct StepOf {
 
 constexpr int PowerOfTwoFrom(int n) { return n <= 1 ? 1 : n <= 2 ? 2 : n <= 4 ? 4 : 8; }
 
+// Fetches bytes from memory in portions, one after the other.
+class Fetcher {
+ public:
+  Fetcher(const BytesAhead& ahead, int64_t portions)
+      : next_(ahead.data), end_(ahead.data + ahead.size) {
+    const int64_t lines = (ahead.size + 63) / 64;
+    portion_ = portions > 0 ? (lines + portions - 1) / portions * 64 : 0;
+  }
+  void FetchPortion() {
+    const std::byte* stop = end_ - next_ > portion_ ? next_ + portion_ : end_;
+    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 3);
+  }
+
+ private:
+  const std::byte* next_;
+  const std::byte* const end_;
+  int64_t portion_;
+};
+
 // ---------------------------------------------------------------------------------------------
 // Scores
 
@@ -58,7 +77,9 @@ inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, 
 template <typename F, int kQueries>
 void Score(const RowTile& keys, int64_t tokens, const QueryRows& queries, float* scores) {
   constexpr int kRows = kLanes / PowerOfTwoFrom(kQueries);
+  Fetcher fetcher(keys.ahead, tokens / kRows);
   const auto block = [&](int64_t row) {
+    fetcher.FetchPortion();
     ScoreRows<F, kQueries, kRows>(keys, keys.data + row * keys.row_size, row, keys.row_size,
                                   queries, scores + row);
   };
@@ -110,7 +131,7 @@ struct ScoresKernel {
 // The channels of `kSteps` steps.
 template <typename F, int kTargets, int kSteps>
 inline void MixChannels(const RowTile& values, int64_t tokens, int64_t group, int64_t step,
-                        const MixTarget& target) {
+                        const MixTarget& target, Fetcher& fetcher) {
   constexpr int kParts = kSteps * F::kVectors;
   Vec sums[kTargets][kParts];
 #pragma GCC unroll 8
@@ -120,6 +141,7 @@ inline void MixChannels(const RowTile& values, int64_t tokens, int64_t group, in
   }
   const std::byte* row = values.data;
   for (int64_t token = 0; token < tokens; ++token, row += values.row_size) {
+    fetcher.FetchPortion();
     const typename F::State state = F::Begin(values, token, group);
     Vec parts[kParts];
 #pragma GCC unroll 16
@@ -158,13 +180,16 @@ void MixRows(const RowTile& values, int64_t tokens, const MixTarget& target) {
   constexpr int kBlock = kAccumulators / PowerOfTwoFrom(kTargets) / F::kVectors;
   constexpr int kSteps = kBlock < 1 ? 1 : kBlock;
   const int64_t steps = values.width / (kLanes * F::kVectors) / values.groups;
+  Fetcher fetcher(values.ahead, tokens * (steps / kSteps + steps % kSteps) * values.groups);
   int64_t step = 0;
   for (int64_t group = 0; group < values.groups; ++group) {
     const int64_t end = step + steps;
     for (; step + kSteps <= end; step += kSteps) {
-      MixChannels<F, kTargets, kSteps>(values, tokens, group, step, target);
+      MixChannels<F, kTargets, kSteps>(values, tokens, group, step, target, fetcher);
     }
-    for (; step < end; ++step) MixChannels<F, kTargets, 1>(values, tokens, group, step, target);
+    for (; step < end; ++step) {
+      MixChannels<F, kTargets, 1>(values, tokens, group, step, target, fetcher);
+    }
   }
 }
 

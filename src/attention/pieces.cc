@@ -107,6 +107,21 @@ Piece PieceReader::Next(int64_t position, int64_t end, int64_t offset) {
   return piece;
 }
 
+BytesAhead PieceReader::Peek(int64_t position, int64_t end) {
+  if (position >= end) return {};
+  MoveTo(position);
+  const Page& page = *placed_->page;
+  const PagePayload& payload = page.payload(side_);
+  const auto* dense = std::get_if<DensePayload>(&payload);
+  const SharedBytes& bytes = dense != nullptr ? dense->bytes
+                                              : std::get<EncodedPayload>(payload).codes;
+  const int64_t rows = page.shape().batch * page.shape().heads * page.capacity();
+  const int64_t row_size = static_cast<int64_t>(bytes.size) / rows;
+  const int64_t row = (batch_ * page.shape().heads + head_) * page.capacity() + position -
+                      placed_->start;
+  return {bytes.data + row * row_size, (std::min(end, placed_->end()) - position) * row_size};
+}
+
 bool PieceReader::Reads(RowFormat format, int64_t width) const {
   return format != RowFormat::kUnknown && kernels_.scores[Index(format)] != nullptr &&
          width % kernels_.step[Index(format)] == 0 && width % kWidthPadding == 0;

@@ -36,6 +36,10 @@ class PieceReader {
   // REQUIRES: start() <= position < end <= cache's end; positions do not decrease.
   Piece Next(int64_t position, int64_t end, int64_t offset);
 
+  // The bytes of the rows from `position` on, as far as one page reaches, at most to `end`; nothing
+  // where the range is empty. Reads nothing.
+  BytesAhead Peek(int64_t position, int64_t end);
+
  private:
   void MoveTo(int64_t position);
   Piece Dense(const DensePayload& payload, int64_t row, int64_t count) const;
