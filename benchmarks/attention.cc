@@ -47,7 +47,8 @@ struct Case {
     }
   }
   const __m512i all = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
-  return static_cast<uint64_t>(all[0] ^ all[1] ^ all[2] ^ all[3] ^ all[4] ^ all[5] ^ all[6] ^ all[7]);
+  return static_cast<uint64_t>(all[0] ^ all[1] ^ all[2] ^ all[3] ^ all[4] ^ all[5] ^ all[6] ^
+                               all[7]);
 }
 
 // Instructions one by one, for a compiler sees that all of these sums are the same.
@@ -72,8 +73,8 @@ struct Case {
         "vfmadd213ps %10, %10, %3\n vfmadd213ps %10, %10, %4\n vfmadd213ps %10, %10, %5\n"
         "vfmadd213ps %10, %10, %6\n vfmadd213ps %10, %10, %7\n vfmadd213ps %10, %10, %8\n"
         "vfmadd213ps %10, %10, %9\n"
-        : "+x"(s0), "+x"(s1), "+x"(s2), "+x"(s3), "+x"(s4), "+x"(s5), "+x"(s6), "+x"(s7),
-          "+x"(s8), "+x"(s9)
+        : "+x"(s0), "+x"(s1), "+x"(s2), "+x"(s3), "+x"(s4), "+x"(s5), "+x"(s6), "+x"(s7), "+x"(s8),
+          "+x"(s9)
         : "x"(factor));
   }
 }
@@ -134,11 +135,14 @@ class Bench {
     const int64_t row = test.heads * test.width, count = test.tokens * row;
     std::vector<float> numbers(count);
     for (float& number : numbers) number = normal(random);
-    const ArrayView rows = ContiguousView(numbers.data(), DType::kFloat32,
-                                          {1, test.heads, test.tokens, test.width});
+    const ArrayView rows =
+        ContiguousView(numbers.data(), DType::kFloat32, {1, test.heads, test.tokens, test.width});
     const PagedCache first =
         PagedCache::FromArrays(rows, rows, 64, 0, CachePolicy::Parse(test.format));
-    const int64_t copies = test.queries > 1 ? 1 : std::max<int64_t>(1, (std::getenv("HOT") ? 1 : kWorkingSet) / first.nbytes());
+    const int64_t copies =
+        test.queries > 1
+            ? 1
+            : std::max<int64_t>(1, (std::getenv("HOT") ? 1 : kWorkingSet) / first.nbytes());
     for (int64_t i = 0; i < copies; ++i) {
       caches_.push_back(PagedCache::FromArrays(rows, rows, 64, 0, CachePolicy::Parse(test.format)));
       bytes_.push_back(BytesOf(caches_.back()));
@@ -196,8 +200,8 @@ class Bench {
   void AttendOn(int64_t i) {
     AttentionOptions options;
     options.num_threads = threads_;
-    const ArrayView query = ContiguousView(
-        query_.data(), DType::kFloat32, {1, test_.query_heads, test_.queries, test_.width});
+    const ArrayView query = ContiguousView(query_.data(), DType::kFloat32,
+                                           {1, test_.query_heads, test_.queries, test_.width});
     Attend(caches_[i % caches_.size()], query, options, output_.data());
   }
 
@@ -214,13 +218,11 @@ class Bench {
   }
 
   void Multiply() {
-    const int64_t pairs = test_.queries == 1
-                              ? test_.tokens
-                              : test_.queries * test_.tokens - test_.queries * (test_.queries - 1) / 2;
+    const int64_t pairs =
+        test_.queries == 1 ? test_.tokens
+                           : test_.queries * test_.tokens - test_.queries * (test_.queries - 1) / 2;
     const int64_t products = test_.query_heads * pairs * test_.width * 2 / threads_;
-    ThreadPool::Shared().ForEach(threads_, threads_, [&](uint64_t) {
-      MultiplyAndAdd(products);
-    });
+    ThreadPool::Shared().ForEach(threads_, threads_, [&](uint64_t) { MultiplyAndAdd(products); });
   }
 
   const Case test_;
@@ -236,6 +238,8 @@ class Bench {
 }  // namespace onnx_light
 
 int main(int argc, char** argv) {
+  // Options of Google Benchmark, which other benchmarks are, mean nothing here.
+  while (argc > 1 && std::string(argv[1]).starts_with("--")) --argc, ++argv;
   using onnx_light::Bench, onnx_light::Case;
   const auto given = [&](int i) { return argc > i ? std::string(argv[i]) : ""; };
   std::vector<int> threads{1, 2};
@@ -244,8 +248,10 @@ int main(int argc, char** argv) {
   std::vector<std::string> formats{"float32", "float16", "bfloat16", "float8_e4m3fn",
                                    "int8",    "int4",    "q8_0"};
   if (!given(1).empty()) threads = {std::atoi(argv[1])};
-  if (given(2) == "prefill") tokens = {};
-  else if (!given(2).empty()) tokens = {std::atol(argv[2])};
+  if (given(2) == "prefill")
+    tokens = {};
+  else if (!given(2).empty())
+    tokens = {std::atol(argv[2])};
   if (!given(3).empty()) shapes = {given(3)};
   if (!given(4).empty()) formats = {given(4)};
   for (const std::string& shape : shapes) {

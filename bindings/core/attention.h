@@ -24,4 +24,17 @@ struct AttendArguments {
 nanobind::object AttendArray(const PagedCache& cache, nanobind::handle query,
                              const AttendArguments& arguments);
 
+// What the function paged_attention() takes besides that.
+struct PagedAttentionArguments {
+  int64_t block_size;
+  int64_t max_tokens;
+  nanobind::handle policy;
+};
+
+// The pair of a new numpy array and the new cache.
+nanobind::object PagedAttentionResult(const PagedCache& past, nanobind::handle query,
+                                      nanobind::handle key, nanobind::handle value,
+                                      const AttendArguments& arguments,
+                                      const PagedAttentionArguments& more);
+
 }  // namespace onnx_light::python

@@ -395,6 +395,45 @@ void BindAttend(Class& cls) {
       "    TypeError: no array.");
 }
 
+void BindPagedAttention(nb::module_& m) {
+  m.def(
+      "paged_attention",
+      [](nb::handle query, nb::handle key, nb::handle value, const PagedCache& past,
+         nb::handle attn_mask, nb::handle sinks, int64_t block_size, int64_t max_tokens,
+         bool is_causal, int64_t left_window_size, std::optional<double> scale, double softcap,
+         nb::handle policy, int num_threads) {
+        return PagedAttentionResult(
+            past, query, key, value,
+            {scale, is_causal, left_window_size, softcap, attn_mask, sinks, num_threads},
+            {block_size, max_tokens, policy});
+      },
+      "query"_a.none(), "key"_a.none(), "value"_a.none(), "past"_a, nb::kw_only(),
+      "attn_mask"_a = nb::none(), "sinks"_a = nb::none(), "block_size"_a = 16,
+      "max_tokens"_a = 4096, "is_causal"_a = true, "left_window_size"_a = -1,
+      "scale"_a = nb::none(), "softcap"_a = 0.0, "policy"_a = nb::none(), "num_threads"_a = -1,
+      nb::sig("def paged_attention(query: object, key: object, value: object, past: PagedCache, *, "
+              "attn_mask: object | None = None, sinks: object | None = None, "
+              "block_size: int = 16, max_tokens: int = 4096, is_causal: bool = True, "
+              "left_window_size: int = -1, scale: float | None = None, softcap: float = 0.0, "
+              "policy: CachePolicy | str | None = None, num_threads: int = -1) -> "
+              "tuple[numpy.typing.NDArray[typing.Any], PagedCache]"),
+      "The operator ai.rt::PagedAttention: appends the tokens to `past`, attends on all of them "
+      "as\n"
+      "they came, and then encodes the pages that the policy says.\n\n"
+      "Args:\n"
+      "    query: [batch, query_heads, query_tokens, key_width]; see PagedCache.attend(), as for\n"
+      "        all options that are not named here.\n"
+      "    key, value: [batch, heads, tokens, width]; see PagedCache.append().\n"
+      "    block_size: the page size of an empty past.\n"
+      "    max_tokens: most tokens that the result may hold; 0: no limit.\n"
+      "    policy: that of the result. None: that of past.\n\n"
+      "Returns:\n"
+      "    The result of attend(), and the new cache.\n\n"
+      "Raises:\n"
+      "    CodedError: as append() and attend(), and `runtime.max_tokens`.\n"
+      "    TypeError: no array.");
+}
+
 void BindProtocols(Class& cls) {
   cls.def(
          "__eq__", [](const PagedCache& a, const PagedCache& b) { return a == b; },
@@ -434,6 +473,7 @@ void BindPagedCache(nb::module_& m) {
   BindOperations(cls);
   BindAttend(cls);
   BindProtocols(cls);
+  BindPagedAttention(m);
 }
 
 }  // namespace onnx_light::python

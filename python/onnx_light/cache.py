@@ -11,6 +11,7 @@ from onnx_light._core import (
     PageFormat,
     PagePayload,
     Pages,
+    paged_attention,
 )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "PagePayload",
     "PagedCache",
     "Pages",
+    "paged_attention",
 ]
 
 # Where they are public, and where pickles look for them.

@@ -245,7 +245,8 @@ QueryRows BlockAttention::QueriesFor(const RowTile& keys, const Tile& tile) {
 }
 
 // The share of the bytes ahead that the piece has in the tile.
-BytesAhead BlockAttention::ShareOfAhead(const Piece& piece, const Tile& tile, int64_t offset) const {
+BytesAhead BlockAttention::ShareOfAhead(const Piece& piece, const Tile& tile,
+                                        int64_t offset) const {
   const int64_t tokens = tile.tokens.end - tile.tokens.begin;
   const int64_t begin = ahead_.size * offset / tokens;
   return {ahead_.data + begin, ahead_.size * (offset + piece.tokens) / tokens - begin};

@@ -113,12 +113,12 @@ BytesAhead PieceReader::Peek(int64_t position, int64_t end) {
   const Page& page = *placed_->page;
   const PagePayload& payload = page.payload(side_);
   const auto* dense = std::get_if<DensePayload>(&payload);
-  const SharedBytes& bytes = dense != nullptr ? dense->bytes
-                                              : std::get<EncodedPayload>(payload).codes;
+  const SharedBytes& bytes =
+      dense != nullptr ? dense->bytes : std::get<EncodedPayload>(payload).codes;
   const int64_t rows = page.shape().batch * page.shape().heads * page.capacity();
   const int64_t row_size = static_cast<int64_t>(bytes.size) / rows;
-  const int64_t row = (batch_ * page.shape().heads + head_) * page.capacity() + position -
-                      placed_->start;
+  const int64_t row =
+      (batch_ * page.shape().heads + head_) * page.capacity() + position - placed_->start;
   return {bytes.data + row * row_size, (std::min(end, placed_->end()) - position) * row_size};
 }
 

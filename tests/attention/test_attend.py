@@ -13,6 +13,7 @@ import pytest
 from attention_oracle import Array, attend, check
 
 from onnx_light import PagedCache
+from onnx_light.cache import paged_attention
 from onnx_light.errors import CodedError
 from onnx_light.onnx import PagedCacheProto
 
@@ -353,3 +354,41 @@ def test_every_instruction_set(isa: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize("policy", [None, "int8", "key=uint4/channel:8 value=q8_0 recent_tokens=9"])
+def test_paged_attention_attends_before_it_encodes(policy: str | None) -> None:
+    key, value = normal(31, 1, 2, 70, 32), normal(32, 1, 2, 70, 32)
+    past = PagedCache()
+    for start, end in itertools.pairwise((0, 40, 41, 47, 48, 49, 70)):
+        query = normal(start, 1, 4, end - start, 32)
+        new = (key[:, :, start:end], value[:, :, start:end])
+        actual, present = paged_attention(query, *new, past, policy=policy)
+        # Old pages are as the policy left them, the new tokens as they came.
+        old = past.to_arrays("float32") if start else (key[:, :, :0], value[:, :, :0])
+        seen = [np.concatenate(pair, axis=2) for pair in zip(old, new, strict=True)]
+        expected, bound = attend(query, *seen)
+        assert np.all(np.abs(actual - expected) <= bound)
+        assert present == PagedCache.from_arrays(
+            key[:, :, :end], value[:, :, :end], page_size=16, policy=policy
+        )
+        past = present
+    assert past.page_size == 16
+
+
+def test_bad_input_of_paged_attention() -> None:
+    past = make(20, 8, page_size=16)
+    query, rows = normal(0, 1, 2, 1, 8), normal(1, 1, 2, 3, 8)
+
+    def refuse(code: str, path: str, *arrays: Array, **options: Any) -> None:
+        with pytest.raises(CodedError) as error:
+            paged_attention(*arrays, past, **options)
+        assert (error.value.code, error.value.path) == (code, path)
+
+    refuse("runtime.max_tokens", "K", query, rows, rows, max_tokens=22)
+    refuse("attention.shape", "query", normal(0, 1, 3, 1, 8), rows, rows)
+    refuse("cache.shape", "value", query, rows, rows[:, :, :2])
+    refuse("attention.shape", "attn_mask", query, rows, rows, attn_mask=np.ones(20, bool))
+    assert len(paged_attention(query, rows, rows, past, max_tokens=23)[1]) == 23
+    assert len(paged_attention(query, rows, rows, past, max_tokens=0)[1]) == 23
+    assert len(past) == 20
