@@ -119,18 +119,13 @@ def test_declared_pairs_that_cannot_be(pair: tuple[str, str], what: str) -> None
     assert caught.value.path == "graph.persistent_bindings[0]"
 
 
-def test_structured_values() -> None:
-    for change in (
-        lambda model: model.graph.paged_cache_initializer.add(name="layers.0"),
-        lambda model: model.graph.input.add(name="layers.0").type.struct_type.SetInParent(),
-        lambda model: model.opset_import.add(domain="ai.rt", version=1),
-    ):
-        model = ModelProto.from_onnx(standard())
-        change(model)
-        for source in (model, model.SerializeToString()):
-            with pytest.raises(CodedError) as caught:
-                InferenceSession(source, quiet())
-            assert caught.value.code == "runtime.unsupported"
+def test_structured_values_of_another_type() -> None:
+    model = ModelProto.from_onnx(standard())
+    model.graph.input.add(name="layers.0").type.struct_type.SetInParent()
+    for source in (model, model.SerializeToString()):
+        with pytest.raises(CodedError) as caught:
+            InferenceSession(source, quiet())
+        assert caught.value.code == "runtime.unsupported"
 
 
 def test_a_model_without_state() -> None:

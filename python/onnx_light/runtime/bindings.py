@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -88,16 +88,17 @@ def find_bindings(model: Model) -> Bindings:
     overridable = {item.name: item for item in session.get_overridable_initializers()}
     inputs = {item.name: item for item in session.get_inputs()} | overridable
     outputs = {item.name: item for item in session.get_outputs()}
-    pairs = dict(_declared_pairs(model.graph, inputs, outputs))
+    structured = set(model.lowered.inputs) | set(model.lowered.outputs) if model.lowered else set()
+    pairs = dict(_declared_pairs(model.graph, inputs, outputs, structured))
     declared = set(pairs)
     for name in inputs:
         match = _PAST.fullmatch(name)
-        if match and name not in pairs:
+        if match and name not in pairs and name not in structured:
             present = f"present.{match[1]}.{match[2]}"
             if present not in outputs:
                 _refuse(name, f"the model has no output {present} that follows it")
             pairs[name] = present
-    _refuse_other_state(inputs, outputs, pairs)
+    _refuse_other_state(inputs.keys() - structured, outputs, pairs)
     bindings = [_binding(inputs[past], outputs[pairs[past]], past in declared) for past in pairs]
     layers = _pair_up(bindings)
     windows = _window_inputs(model.graph)
@@ -119,10 +120,15 @@ def _refuse(name: str, message: str) -> NoReturn:
 
 
 def _declared_pairs(
-    graph: GraphProto | None, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+    graph: GraphProto | None,
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    structured: set[str],
 ) -> Iterator[tuple[str, str]]:
     seen = set()
     for index, pair in enumerate(graph.persistent_bindings if graph is not None else ()):
+        if pair.input_name in structured or pair.output_name in structured:
+            continue  # StructuredValues
         path = f"graph.persistent_bindings[{index}]"
         if pair.input_name not in inputs:
             raise CodedError("runtime.binding", path, f"the model has no input {pair.input_name!r}")
@@ -142,7 +148,7 @@ def _declared_pairs(
 
 
 def _refuse_other_state(
-    inputs: Mapping[str, Any], outputs: Mapping[str, Any], pairs: Mapping[str, str]
+    inputs: Collection[str], outputs: Mapping[str, Any], pairs: Mapping[str, str]
 ) -> None:
     for name in inputs:
         if name in pairs:

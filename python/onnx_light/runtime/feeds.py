@@ -66,10 +66,18 @@ class StepBuilder:
         self._sizes: dict[str, tuple[int, int]] = {}
         self._inputs = {item.name: item for item in model.session.get_inputs()}
 
-    def build(self, given: Mapping[str, Any], state: State) -> Step:
+    def build(
+        self, given: Mapping[str, Any], state: State, end: int | None = None, is_state: bool = True
+    ) -> Step:
         """The run of `given` behind `state`.
 
         Bound inputs in `given` replace those of the state.
+
+        Args:
+            given: arrays and OrtValues by input name.
+            state: that of the session.
+            end: the position behind the structured caches that go in, where they have one.
+            is_state: whether these are the state's.
 
         Raises:
             CodedError: ``runtime.feed``: inputs that contradict each other or the state, or one
@@ -77,7 +85,7 @@ class StepBuilder:
         """
         feed = {name: _as_value(name, value) for name, value in given.items()}
         caches = [binding for binding in self._bindings.caches if binding.input in feed]
-        if not caches:
+        if not caches and is_state:
             masked, shifted, past_tokens = state.masked, state.shifted, state.tokens
         else:
             masked, shifted, past_tokens = "", "", None
@@ -85,7 +93,7 @@ class StepBuilder:
             if binding.input not in feed and binding.input in state.values:
                 feed[binding.input] = state.values[binding.input]
         shapes = self._cache_shapes(feed)
-        past = next(iter(shapes.values()))[2] if shapes else 0
+        past = next(iter(shapes.values()))[2] if shapes else end or 0
         if past == 0:
             past_tokens = NO_TOKENS
         batch, count = _batch_and_count(feed)

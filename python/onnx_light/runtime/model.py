@@ -12,6 +12,8 @@ from onnx_light.errors import CodedError
 from onnx_light.identity import ModelIdentity, identity_fields
 from onnx_light.onnx import GraphProto, ModelProto, ParseOptions, TensorProto
 from onnx_light.onnx.tensors import to_array
+from onnx_light.runtime.handles import get_library_path
+from onnx_light.runtime.lowering import Lowered, has_structured_values, lower_model
 from onnx_light.runtime.ort import BFLOAT16, onnxruntime, to_ort_value
 from onnx_light.weights_digest import weights_digest
 
@@ -20,7 +22,6 @@ from onnx_light.weights_digest import weights_digest
 _LARGE = 64 * 1024
 _ORT_FORMAT = b"ORTM"  # at byte 4
 _ERRORS_ONLY = 3
-_OPERATOR_DOMAIN = "ai.rt"
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
 
@@ -36,6 +37,7 @@ class Model:
         stamp: what tells that file from a later one of the same name.
         folder: where its data in other files lie.
         weights: OrtValues whose memory the session reads.
+        lowered: what the session runs in place of `proto`, if that has structured values.
     """
 
     session: Any
@@ -44,6 +46,7 @@ class Model:
     stamp: object = None
     folder: str = ""
     weights: tuple[Any, ...] = ()
+    lowered: Lowered | None = None
 
     @property
     def graph(self) -> GraphProto | None:
@@ -88,8 +91,8 @@ def load_model(
     """Makes the session; arguments as those of onnxruntime.InferenceSession.
 
     Raises:
-        CodedError: ``runtime.unsupported``: structured values; ``runtime.options``: options that
-            carry the weights of another session. ParseError: not a model.
+        CodedError: what `lower` finds; ``runtime.options``: options that carry the weights of
+            another session. ParseError: not a model.
         Exception: whatever onnxruntime raises.
     """
     runtime = onnxruntime()
@@ -108,19 +111,24 @@ def load_model(
         proto = _copy(source)
         if proto is None:
             raise TypeError(f"a {type(source).__name__} is no ModelProto")
-        _refuse_structured_values(proto)
-        sess_options = sess_options or _options_for(proto)
-        source, weights = _hand_over_weights(proto, sess_options)
+        if not has_structured_values(proto):
+            sess_options = sess_options or _options_for(proto)
+            source, weights = _hand_over_weights(proto, sess_options)
     else:
         raise TypeError(
             f"a path, bytes or a ModelProto is needed, not {type(source).__module__}."
             f"{type(source).__qualname__}"
         )
+    lowered: Lowered | None = None
     if proto is not None:
-        _refuse_structured_values(proto)
         sess_options = sess_options or _options_for(proto)
+        if has_structured_values(proto):
+            whole = read_file(path, ParseOptions()) if path is not None else _copy(proto)
+            lowered = lower_model(whole or proto)
+            _prepare_options(sess_options, folder)
+            source, weights = _hand_over_weights(lowered.model, sess_options)
     session = runtime.InferenceSession(source, sess_options, providers, provider_options, **kwargs)
-    return Model(session, proto, path, stamp, folder, weights)
+    return Model(session, proto, path, stamp, folder, weights, lowered)
 
 
 def _stamp(path: Path) -> object:
@@ -178,23 +186,11 @@ def _parse(data: bytes) -> ModelProto | None:
     return model
 
 
-def _refuse_structured_values(model: ModelProto) -> None:
-    graph = model.graph
-    for field in ("paged_cache_initializer", "encoded_initializer"):
-        if len(getattr(graph, field)):
-            _refuse(f"graph.{field}", "structured initializers are not supported yet")
-    for index, value in enumerate(graph.input):
-        if value.type.HasField("struct_type"):
-            _refuse(f"graph.input[{index}].type", f"{value.name}: a structured value")
-    for entry in model.opset_import:
-        if entry.domain == _OPERATOR_DOMAIN:
-            _refuse("opset_import", f"operators of {_OPERATOR_DOMAIN} are not supported yet")
-
-
-def _refuse(path: str, message: str) -> None:
-    raise CodedError(
-        "runtime.unsupported", path, f"{message}; convert with attention='standard', for example"
-    )
+def _prepare_options(sess_options: Any, folder: str) -> None:
+    """For a lowered model, which goes to onnxruntime as bytes and needs our operators."""
+    sess_options.register_custom_ops_library(get_library_path())
+    if folder:
+        sess_options.add_session_config_entry(_FOLDER_ENTRY, folder)
 
 
 def _hand_over_weights(model: ModelProto, sess_options: Any) -> tuple[bytes, tuple[Any, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,6 +21,12 @@ from onnx_light.runtime.state import (
     cut_state,
     start_state,
     state_from_caches,
+)
+from onnx_light.runtime.structured import (
+    StructuredArg,
+    StructuredRun,
+    StructuredValues,
+    common_end,
 )
 
 if TYPE_CHECKING:
@@ -63,8 +69,9 @@ class InferenceSession:
         Raises:
             CodedError: a ValueError with `code` and `path`. ``runtime.unsupported``: state that
                 this class cannot keep: buffers of fixed capacity, caches of windows and of
-                encoders, quantized and fused ones, states of convolutions and recurrences,
-                structured values; ``runtime.binding``, ``runtime.options``.
+                encoders, quantized and fused ones, states of convolutions and recurrences;
+                ``runtime.binding``, ``runtime.options``; what `lower` finds in a model with
+                structured values.
             ImportError: onnxruntime is not installed.
             ParseError, OSError: the model cannot be read.
             Exception: whatever onnxruntime raises.
@@ -72,7 +79,8 @@ class InferenceSession:
         self._model = load_model(path_or_bytes, sess_options, providers, provider_options, **kwargs)
         self._bindings: Bindings = find_bindings(self._model)
         self._steps = StepBuilder(self._model, self._bindings)
-        self._start = start_state(self._bindings)
+        self._structured = StructuredValues(self._model.lowered, self._model.proto)
+        self._start = start_state(self._bindings, self._structured)
         self._state = self._start
         self._lock = threading.Lock()
 
@@ -83,6 +91,30 @@ class InferenceSession:
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._model.session)})
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the model is onnxruntime's business alone."""
+        return not self._bindings.all and self._model.lowered is None
+
+    def get_inputs(self) -> Sequence[Any]:
+        """As onnxruntime's; caches are of the type "onnx_light.PagedKVCache"."""
+        return self._shown(self._model.session.get_inputs(), self._structured.inputs)
+
+    def get_outputs(self) -> Sequence[Any]:
+        """As onnxruntime's; caches are of the type "onnx_light.PagedKVCache"."""
+        return self._shown(self._model.session.get_outputs(), self._structured.outputs)
+
+    def _shown(self, items: Sequence[Any], structured: Container[str]) -> Sequence[Any]:
+        """Without the handles that stand for caches."""
+        if self._model.lowered is None:
+            return items
+        hidden = self._structured.hidden
+        return [
+            StructuredArg(item.name) if item.name in structured else item
+            for item in items
+            if item.name not in hidden
+        ]
 
     # Running
 
@@ -96,20 +128,24 @@ class InferenceSession:
 
         Args:
             output_names: the outputs to return; None or empty: all, bound ones too.
-            input_feed: arrays or OrtValues by input name. A bound input that is fed replaces the
-                state's for this run, and the state advances from it.
+            input_feed: arrays or OrtValues by input name, a PagedCache for a structured value. A
+                bound input that is fed replaces the state's for this run, and the state advances
+                from it.
             run_options: as onnxruntime takes them.
 
         Returns:
-            An array for each output, not shared with the state; bfloat16 in the dtype of ml_dtypes.
+            An array for each output, not shared with the state; bfloat16 in the dtype of ml_dtypes;
+            a PagedCache for a structured value.
 
         Raises:
             CodedError: ``runtime.feed``: inputs that contradict each other or the state, or one
                 that is missing; ``runtime.size``; ``runtime.present``: keys or values came out in
-                a shape that cannot be the next past. The state is unchanged.
+                a shape that cannot be the next past; ``runtime.shape`` for a structured value.
+                What an operator of `ai.rt` says, with the name of its node in the path. The state
+                is unchanged.
             Exception: whatever onnxruntime raises; the state is unchanged.
         """
-        if not self._bindings.all:
+        if self._is_plain:
             result: Sequence[Any] = self._model.session.run(output_names, input_feed, run_options)
             return result
         return self._advance(output_names, input_feed, run_options, to_array)
@@ -121,7 +157,7 @@ class InferenceSession:
         run_options: Any = None,
     ) -> Sequence[Any]:
         """As `run`, with OrtValues for results."""
-        if not self._bindings.all:
+        if self._is_plain:
             result: Sequence[Any] = self._model.session.run_with_ort_values(
                 output_names, input_dict_ort_values, run_options
             )
@@ -146,21 +182,39 @@ class InferenceSession:
                 goes on with that value.
         """
         session = self._model.session
+        structured = self._structured
         names = list(output_names or (item.name for item in session.get_outputs()))
         bound = dict.fromkeys(binding.output for binding in self._bindings.all)
+        bound |= dict.fromkeys(structured.bindings.values())
         fetched = list(dict.fromkeys([*names, *bound]))
+        plain = {name: item for name, item in given.items() if name not in structured.inputs}
         with self._lock:
-            step = self._steps.build(given, self._state)
-            values = session.run_with_ort_values(fetched, step.feed, run_options)
-            outputs = dict(zip(fetched, values, strict=True))
+            caches = structured.inputs_of_run(given, self._state.caches)
+            is_state = not any(name in given for name in structured.bindings)
+            end = common_end(caches[name] for name in structured.bindings)
+            step = self._steps.build(plain, self._state, end, is_state)
+            with StructuredRun(caches) as run:
+                values = session.run_with_ort_values(fetched, step.feed | run.feed, run_options)
+                outputs = {
+                    name: run.cache(value) if name in structured.outputs else value
+                    for name, value in zip(fetched, values, strict=True)
+                }
             state = self._next_state(step, outputs)
-            results = [convert(outputs[name], name, copy=name in bound) for name in names]
+            results = [
+                outputs[name]
+                if name in structured.outputs
+                else convert(outputs[name], name, copy=name in bound)
+                for name in names
+            ]
             self._state = state
         return results
 
     def _next_state(self, step: Step, outputs: Mapping[str, Any]) -> State:
         values = {item.input: outputs[item.output] for item in self._bindings.all}
         length = self._present_length(step, outputs)
+        caches = self._structured.next_state(outputs)
+        if not self._bindings.layers:
+            length = common_end(caches.values()) or 0
         if length == 0:
             for binding in self._bindings.caches:
                 del values[binding.input]
@@ -169,7 +223,7 @@ class InferenceSession:
             past = step.past_tokens if step.past else step.new_tokens[:, :0]
             joined = np.concatenate([past, step.new_tokens], axis=1)
             tokens = joined if joined.shape[1] == length else None
-        return State(values, length, tokens, step.masked, step.shifted)
+        return State(values, length, tokens, step.masked, step.shifted, caches)
 
     def _present_length(self, step: Step, outputs: Mapping[str, Any]) -> int:
         """The number of tokens in the caches that came out, which all have to have."""
@@ -195,6 +249,7 @@ class InferenceSession:
     def state(self) -> StateView:
         """The state as a mapping: a PagedCache for each layer, `layers.0`, `layers.1`, ...
 
+        Bound inputs that are structured values are there under their own names.
         It shows the present moment for ever: later runs do not change it. Assigning a mapping with
         the same names replaces the state; the tokens are not known afterwards. Caches must have
         the model's shape, begin at position 0 and be equally long; encoded pages are decoded, dense
@@ -208,7 +263,7 @@ class InferenceSession:
 
     @state.setter
     def state(self, caches: Mapping[str, Any]) -> None:
-        self._replace(state_from_caches(caches, self._bindings, None))
+        self._replace(state_from_caches(caches, self._bindings, self._structured, None))
 
     def _replace(self, state: State) -> None:
         with self._lock:
@@ -246,6 +301,7 @@ class InferenceSession:
         other = object.__new__(type(self))
         other._model = self._model
         other._bindings = self._bindings
+        other._structured = self._structured
         other._steps = self._steps
         other._start = self._start
         other._state = self._state
@@ -253,7 +309,7 @@ class InferenceSession:
         return other
 
     def _require_layers(self, what: str) -> None:
-        if not self._bindings.layers:
+        if not self._bindings.layers and not self._structured.bindings:
             raise CodedError("runtime.state", "", f"the model has no caches that could {what}")
         if self._bindings.others:
             name = self._bindings.others[0].input
@@ -315,5 +371,5 @@ class InferenceSession:
         with snapshot.open(path, **options) as opened:
             caches = {name: opened.caches[name] for name in opened.caches}
             tokens = None if opened.tokens is None else np.atleast_2d(opened.tokens)
-            state = state_from_caches(caches, self._bindings, tokens)
+            state = state_from_caches(caches, self._bindings, self._structured, tokens)
         self._replace(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from onnx_light.errors import CodedError
 from onnx_light.runtime.bindings import Binding, Bindings
 from onnx_light.runtime.ort import CACHE_DTYPES, Array, to_array, to_ort_value
+from onnx_light.runtime.structured import StructuredValues, common_end
 
 if TYPE_CHECKING:
     from onnx_light.cache import PagedCache
@@ -44,6 +45,7 @@ class State:
         tokens: their ids [batch, length]; None where they are not known.
         masked: why the mask does not simply follow from the length; empty if it does.
         shifted: why positions do not, although the mask does; empty if they do.
+        caches: of the bound inputs that are structured values, by name.
     """
 
     values: Mapping[str, Any]
@@ -51,13 +53,15 @@ class State:
     tokens: Tokens | None = None
     masked: str = ""
     shifted: str = ""
+    caches: Mapping[str, PagedCache] = field(default_factory=dict)
 
 
 class StateView(Mapping[str, "PagedCache | Array"]):
     """The state of a session at one moment, by name; later runs do not change it.
 
     `layers.N` gives the keys and values of a layer as a PagedCache, made when it is asked for. A
-    bound tensor that is no part of a layer is there under the input's name, as an array of its own.
+    bound tensor that is no part of a layer is there under the input's name, as an array of its own;
+    a structured value too, as the PagedCache that it is.
     """
 
     def __init__(self, state: State, bindings: Bindings) -> None:
@@ -66,7 +70,8 @@ class StateView(Mapping[str, "PagedCache | Array"]):
         self._bindings = bindings
         others = {item.input: item for item in bindings.others if item.input in state.values}
         self._others: dict[str, Binding] = others
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, Any] = dict(state.caches)
+        self._names = (*state.caches, *bindings.layers, *others)
 
     def __getitem__(self, name: str) -> PagedCache | Array:
         if name in self._others:
@@ -77,14 +82,13 @@ class StateView(Mapping[str, "PagedCache | Array"]):
         return cache
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._bindings.layers
-        yield from self._others
+        yield from self._names
 
     def __len__(self) -> int:
-        return len(self._bindings.layers) + len(self._others)
+        return len(self._names)
 
     def __contains__(self, name: object) -> bool:  # Mapping's own would make the cache
-        return name in self._bindings.layers or name in self._others
+        return name in self._names
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._length} tokens of {', '.join(self) or 'nothing'})"
@@ -100,8 +104,21 @@ def make_cache(values: Mapping[str, Any], layer: tuple[Binding, Binding]) -> Pag
     return PagedCache.from_arrays(key, value)
 
 
-def start_state(bindings: Bindings) -> State:
+def start_state(bindings: Bindings, structured: StructuredValues) -> State:
     """The state before the first run: the initializers of bound inputs, else empty caches."""
+    state = _start_of_tensors(bindings)
+    caches = structured.start
+    if not caches:
+        return state
+    if set(caches) & {*bindings.layers, *(item.input for item in bindings.others)}:
+        raise _fail("binding", ", ".join(caches), "structured and other state of one name")
+    end = common_end(caches.values())
+    if bindings.layers:
+        return replace(state, caches=caches)
+    return replace(state, caches=caches, length=end or 0, tokens=None if end else NO_TOKENS)
+
+
+def _start_of_tensors(bindings: Bindings) -> State:
     values = {name: to_ort_value(array) for name, array in bindings.defaults.items()}
     caches = [binding for binding in bindings.caches if binding.input in values]
     lengths = {binding.input: values[binding.input].shape()[2] for binding in caches}
@@ -129,24 +146,62 @@ def cut_state(state: State, bindings: Bindings, end: int) -> State:
         raise CodedError(
             "runtime.position", "end", f"{end}, but the state holds [0, {state.length})"
         )
+    caches = {name: _cut(cache, name, int(end)) for name, cache in state.caches.items()}
     if end == state.length:
-        return state
+        return replace(state, caches=caches)
     if end == 0:
-        return State({}, 0, NO_TOKENS)
+        return State({}, 0, NO_TOKENS, caches=caches)
     values = {}
     for binding in bindings.caches:
         array = to_array(state.values[binding.input], binding.input, copy=False)
         # A view would keep the rows that are cut off.
         values[binding.input] = to_ort_value(array[:, :, :end].copy())
     tokens = None if state.tokens is None else state.tokens[:, :end].copy()
-    return State(values, int(end), tokens, state.masked, state.shifted)
+    return State(values, int(end), tokens, state.masked, state.shifted, caches)
+
+
+def _cut(cache: PagedCache, name: str, end: int) -> PagedCache:
+    if not cache.start <= end <= cache.end:
+        raise _fail("position", name, f"{end}, but it holds [{cache.start}, {cache.end})")
+    return cache.truncate(end)
 
 
 def _fail(code: str, path: str, message: str) -> CodedError:
     return CodedError(f"runtime.{code}", path, message)
 
 
-def state_from_caches(given: Mapping[str, Any], bindings: Bindings, tokens: Tokens | None) -> State:
+def state_from_caches(
+    given: Mapping[str, Any],
+    bindings: Bindings,
+    structured: StructuredValues,
+    tokens: Tokens | None,
+) -> State:
+    """The state that consists of these caches: structured ones as they are, others as tensors.
+
+    Args:
+        given: exactly the names of a StateView.
+        bindings, structured: of the model.
+        tokens: the ids [batch, length], or None.
+
+    Raises:
+        CodedError: as below, and ``runtime.shape`` for a cache that the model does not take.
+    """
+    caches = structured.check_state(given)
+    rest = {name: given[name] for name in given if name not in caches}
+    if not caches:
+        return _state_of_tensors(rest, bindings, tokens)
+    if bindings.layers:
+        return replace(_state_of_tensors(rest, bindings, tokens), caches=caches)
+    state = _state_of_tensors(rest, bindings, None)
+    end = common_end(caches.values())
+    if tokens is not None and tokens.shape[1] != end:
+        raise _fail("tokens", "tokens", f"ids {list(tokens.shape)} for caches that end at {end}")
+    if not end:
+        tokens = NO_TOKENS
+    return replace(state, length=end or 0, tokens=tokens, caches=caches)
+
+
+def _state_of_tensors(given: Mapping[str, Any], bindings: Bindings, tokens: Tokens | None) -> State:
     """The state that consists of these caches, and of arrays for bound tensors without a layer.
 
     Args:

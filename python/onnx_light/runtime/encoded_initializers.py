@@ -1,0 +1,241 @@
+"""Encoded initializers as what onnxruntime knows: DequantizeLinear, or plain tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnx_light.errors import CodedError
+from onnx_light.onnx import (
+    EncodedValueProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    PagedCacheProto,
+    TensorProto,
+)
+from onnx_light.onnx.tensors import from_array, to_array
+
+if TYPE_CHECKING:
+    from onnx_light.onnx.tensors import _Array
+
+# Code types, with and without sign, by their bits, and the opset since which DequantizeLinear
+# takes them with scales for each block.
+_CODES = {
+    8: (TensorProto.INT8, TensorProto.UINT8),
+    4: (TensorProto.INT4, TensorProto.UINT4),
+    2: (TensorProto.INT2, TensorProto.UINT2),
+}
+_BITS = {kind: bits for bits, kinds in _CODES.items() for kind in kinds}
+_SINCE = {8: 21, 4: 21, 2: 25}
+_SCALES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_CATALOGUE = "onnx_light.quantization.parameters:"
+
+
+def lower_encoded_initializers(model: ModelProto) -> None:
+    """Replaces the encoded initializers of a model and its subgraphs.
+
+    Codes become an initializer and a DequantizeLinear node where the model's opset has it for their
+    type, and records of llama.cpp and others plain FLOAT tensors.
+
+    Raises:
+        CodedError: ``runtime.encoded``: a value that is not as its layout says, or of an unknown
+            layout, at its path.
+    """
+    lowering = _Lowering(model)
+    lowering.lower(model.graph, "graph")
+
+
+class _Lowering:
+    def __init__(self, model: ModelProto) -> None:
+        self._model = model
+        versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
+        self._opset = max(versions, default=0)
+        self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._catalogue: Mapping[str, Mapping[str, str]] = {
+            item.tensor_name.removeprefix(_CATALOGUE): {
+                entry.key: entry.value for entry in item.quant_parameter_tensor_names
+            }
+            for item in model.graph.quantization_annotation
+            if item.tensor_name.startswith(_CATALOGUE)
+        }
+
+    def lower(self, graph: GraphProto, path: str) -> None:
+        nodes: list[NodeProto] = []
+        for value in graph.encoded_initializer:
+            place = f"{path}.encoded_initializer[{value.name}]"
+            self._value(graph, value, nodes, place)
+        graph.ClearField("encoded_initializer")
+        for node in reversed(nodes):
+            graph.node.insert(0, node)
+        for index, node in enumerate(graph.node):
+            for attribute in node.attribute:
+                where = f"{path}.node[{node.name or index}].attribute[{attribute.name}]"
+                if attribute.HasField("g"):
+                    self.lower(attribute.g, f"{where}.g")
+                for number, part in enumerate(attribute.graphs):
+                    self.lower(part, f"{where}.graphs[{number}]")
+
+    def _value(
+        self, graph: GraphProto, value: EncodedValueProto, nodes: list[NodeProto], path: str
+    ) -> None:
+        dims = _dims(value, path)
+        if value.HasField("struct_type"):
+            graph.initializer.append(from_array(self._records(value, dims, path), value.name))
+            return
+        if not value.HasField("affine"):
+            raise _error(path, "it has neither an affine layout nor a struct type")
+        codes = _codes(value, dims, path)
+        scale, zero_point = self._parameters(value, path)
+        layout = value.affine
+        if scale.dims and not layout.HasField("axis"):
+            raise _error(path, "scales that are no scalar need an axis")
+        is_blocked = layout.block_size > 0 and len(scale.dims) > 1
+        if self._opset < _SINCE[_BITS[codes.data_type]]:
+            array = self._decoded(codes, scale, zero_point, layout.axis, is_blocked, value, path)
+            graph.initializer.append(from_array(array, value.name))
+            return
+        node = NodeProto(op_type="DequantizeLinear", name=f"{value.name}.dequantized")
+        node.output.append(value.name)
+        for tensor, part in ((codes, "codes"), (scale, "scale"), (zero_point, "zero_point")):
+            if tensor is None:
+                continue
+            name = f"{value.name}.{part}"
+            node.input.append(name)
+            graph.initializer.add().CopyFrom(tensor)
+            graph.initializer[-1].name = name
+        if scale.data_type != TensorProto.FLOAT:
+            self._as_float(graph, node, scale)
+        if scale.dims:
+            node.attribute.add(name="axis", type=2, i=layout.axis)
+        if is_blocked:
+            node.attribute.add(name="block_size", type=2, i=layout.block_size)
+        nodes.append(node)
+
+    def _as_float(self, graph: GraphProto, node: NodeProto, scale: TensorProto) -> None:
+        """DequantizeLinear gives the type of its scale; values are FLOAT."""
+        array = to_array(scale).astype(np.float32)
+        name = node.input[1]
+        for index, tensor in enumerate(graph.initializer):
+            if tensor.name == name:
+                graph.initializer[index].CopyFrom(from_array(array, name))
+
+    def _parameters(
+        self, value: EncodedValueProto, path: str
+    ) -> tuple[TensorProto, TensorProto | None]:
+        layout = value.affine
+        scale = layout.scale if layout.HasField("scale") else None
+        zero_point = layout.zero_point if layout.HasField("zero_point") else None
+        if value.parameter_ref:
+            names = self._catalogue.get(value.parameter_ref)
+            if names is None:
+                raise _error(path, f"parameter_ref {value.parameter_ref!r} is not in the catalogue")
+            scale = scale or self._tensors.get(names.get("scale", ""))
+            zero_point = zero_point or self._tensors.get(names.get("zero_point", ""))
+        if scale is None:
+            raise _error(path, "it has no scale")
+        if scale.data_type not in _SCALES:
+            raise _error(path, "the scale must be FLOAT, FLOAT16 or BFLOAT16")
+        return scale, zero_point
+
+    def _decoded(
+        self,
+        codes: TensorProto,
+        scale: TensorProto,
+        zero_point: TensorProto | None,
+        axis: int,
+        is_blocked: bool,
+        value: EncodedValueProto,
+        path: str,
+    ) -> _Array:
+        array = to_array(codes).astype(np.float32)
+        factors = to_array(scale).astype(np.float32)
+        zeros = np.float32(0) if zero_point is None else to_array(zero_point).astype(np.float32)
+        if not -array.ndim <= axis < max(array.ndim, 1):
+            raise _error(path, f"axis {axis} for {array.ndim} dims")
+
+        def spread(parameters: Any) -> Any:
+            if parameters.ndim == 0:
+                return parameters
+            if is_blocked:
+                repeated = np.repeat(parameters, value.affine.block_size, axis)
+                return repeated.take(range(min(array.shape[axis], repeated.shape[axis])), axis)
+            shape = [1] * array.ndim
+            shape[axis] = -1
+            return parameters.reshape(shape)
+
+        try:
+            result: _Array = (array - spread(np.asarray(zeros))) * spread(factors)
+        except ValueError as error:
+            raise _error(path, f"scales or zero points do not fit: {error}") from None
+        if result.shape != array.shape:
+            raise _error(path, f"scales {list(factors.shape)} for {list(array.shape)}")
+        return result
+
+    def _records(self, value: EncodedValueProto, dims: tuple[int, ...], path: str) -> _Array:
+        """The numbers of struct records, which follow each other along the last dim."""
+        from onnx_light.cache import PagedCache
+
+        if not dims or math.prod(dims) == 0:
+            raise _error(path, f"records in dims {list(dims)}")
+        rows = math.prod(dims[:-1])
+        cache = PagedCacheProto()
+        block = cache.blocks.add(start=0, length=rows)
+        for part in (block.add_encoded_key(), block.add_encoded_value()):
+            part.CopyFrom(value)
+            shape = part.logical_type.tensor_type.shape
+            shape.ClearField("dim")
+            for size in (1, 1, rows, dims[-1]):
+                shape.dim.add(dim_value=size)
+        try:
+            decoded = PagedCache.from_proto(cache, model=self._model).key_array("float32")
+        except CodedError as error:
+            raise _error(path, error.message) from error
+        return decoded.reshape(dims)
+
+
+def _dims(value: EncodedValueProto, path: str) -> tuple[int, ...]:
+    kind = value.logical_type.tensor_type
+    sizes = tuple(dim.dim_value for dim in kind.shape.dim)
+    known = all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in kind.shape.dim)
+    if kind.elem_type != TensorProto.FLOAT or not known or not kind.HasField("shape"):
+        raise _error(path, "its logical_type must be a FLOAT tensor with a number for each dim")
+    return sizes
+
+
+def _codes(value: EncodedValueProto, dims: tuple[int, ...], path: str) -> TensorProto:
+    """The codes as a tensor that shares the payload."""
+    tensor = TensorProto(dims=list(dims))
+    if value.data_location == TensorProto.EXTERNAL:
+        if not value.affine.HasField("storage_type"):
+            raise _error(path, "data in another file need a storage_type")
+        tensor.data_location = TensorProto.EXTERNAL
+        for entry in value.external_data:
+            tensor.external_data.add().CopyFrom(entry)
+        tensor.data_type = value.affine.storage_type
+    else:
+        tensor.raw_data = value.payload("raw_data")
+        tensor.data_type = _storage_type(value, math.prod(dims), path)
+    if tensor.data_type not in _BITS:
+        raise _error(path, f"codes of type {tensor.data_type}; 8, 4 and 2 bits are known")
+    return tensor
+
+
+def _storage_type(value: EncodedValueProto, count: int, path: str) -> int:
+    layout = value.affine
+    size = len(value.payload("raw_data"))
+    fitting = [bits for bits in _CODES if size == -(-count * bits // 8)]
+    if layout.HasField("storage_type"):
+        if _BITS.get(layout.storage_type, 8) not in fitting:
+            raise _error(path, f"{size} bytes for {count} codes of type {layout.storage_type}")
+        return layout.storage_type
+    if len(fitting) != 1:
+        raise _error(path, f"{size} bytes for {count} codes do not tell how many bits they have")
+    return _CODES[fitting[0]][0 if layout.signed_storage else 1]
+
+
+def _error(path: str, message: str) -> CodedError:
+    return CodedError("runtime.encoded", path, message)
