@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from drive_faults import SAVERS
+
+from onnx_light import onnx
 
 HERE = Path(__file__).parent
 
@@ -37,3 +40,30 @@ def test_every_system_call(shim: Path, tmp_path: Path, saver: str) -> None:
     count, word = result.stdout.split()
     assert word == "cases"
     assert int(count) > 30
+
+
+class AlarmError(Exception):
+    pass
+
+
+def raise_alarm(*_: object) -> None:
+    raise AlarmError
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_signal_ends_a_write_that_waits(blocking: bool) -> None:
+    """Nobody reads the pipe; what the handler of the signal raises comes out."""
+    message = onnx.TensorProto(raw_data=b"x" * 3_000_000)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, blocking)
+    before = signal.signal(signal.SIGALRM, raise_alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        with pytest.raises(AlarmError):
+            message.SerializeToFileDescriptor(writer)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(reader)
+        os.close(writer)
+    assert message == onnx.TensorProto(raw_data=b"x" * 3_000_000)

@@ -7,14 +7,17 @@ one object on one side must be one object on the other.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from message_apis import onnx_light_api, protobuf_api
+from message_apis import onnx_light_api, protobuf_api, tag, varint
 
 CLASSES = ["PagedCacheProto", "PagedCacheBlockProto", "TypeProto", "StructTypeProto", "NodeProto"]
 MAX_BYTES = 1500
@@ -56,6 +59,14 @@ class Pair:
 
     def both(self, action: Callable[[Any], Any]) -> tuple[Any, Any]:
         return action(self.theirs), action(self.mine)
+
+
+def fields_of(message: Any) -> list[tuple[str, Any]]:
+    """Names and values of what is set, the same for both sides."""
+    return [
+        (name if isinstance(name, str) else name.name, value)
+        for name, value in message.ListFields()
+    ]
 
 
 def forget_all(message: Any) -> None:
@@ -197,6 +208,29 @@ class SideBySide(RuleBasedStateMachine):
         getattr(target.theirs, method)(type(source.theirs).FromString(data))
         getattr(target.mine, method)(source.mine)
 
+    @precondition(lambda self: self.pairs and self.small())
+    @rule(which=NUMBERS, number=st.sampled_from([450, 451, 1099]), value=NUMBERS)
+    def unknown_fields(self, which: int, number: int, value: int) -> None:
+        """They come by parsing, and stay behind the known ones."""
+        pair = self.pair(which)
+        if value % 4 == 0:
+            pair.both(lambda m: m.DiscardUnknownFields())
+        else:
+            data = tag(number, 0) + varint(value)
+            pair.both(lambda m: m.MergeFromString(data))
+
+    @precondition(lambda self: self.pairs and self.small())
+    @rule(which=NUMBERS, how=NUMBERS)
+    def make_another(self, which: int, how: int) -> None:
+        """A message made from this one, with nothing in common any more."""
+        pair = self.pair(which)
+        if how % 4 == 0:
+            made = pair.both(lambda m: type(m)(**dict(fields_of(m))))  # unknown fields are lost
+        else:
+            copies = [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+            made = copy.deepcopy(pair.theirs), copies[how % 4 - 1](pair.mine)
+        self.hold(pair.descriptor, *made)
+
     # -- changing lists
 
     @precondition(lambda self: self.lists and self.small())
@@ -226,6 +260,39 @@ class SideBySide(RuleBasedStateMachine):
         else:
             each.theirs.insert(index, copy)
             each.mine.insert(index, source.mine)
+
+    @precondition(lambda self: self.lists and self.small())
+    @rule(which=NUMBERS, choice=NUMBERS, value=NUMBERS, other=NUMBERS)
+    def change_elements(self, which: int, choice: int, value: int, other: int) -> None:
+        """Sets or removes one element, or takes over the elements of another list."""
+        each = self.lists[which % len(self.lists)]
+        sources = [s for s in self.lists if s.field is each.field]
+        source = sources[other % len(sources)]
+        size = len(each.mine)
+        if choice % 3 != 1:
+            # protobuf crashes where one list lies within the other: it gets copies.
+            each.theirs.extend([copy.deepcopy(element) for element in source.theirs])
+            getattr(each.mine, "extend" if choice % 3 == 0 else "MergeFrom")(source.mine)
+        elif size:
+            index = choice % size - (size if value % 2 else 0)
+            if each.field.message_type is None:
+                each.both(lambda c: c.__setitem__(index, value_of(each.field, value)))
+            else:
+                each.both(lambda c: c.remove(c[index]))
+
+    @precondition(lambda self: self.lists)
+    @rule(which=NUMBERS, start=NUMBERS, stop=NUMBERS, step=st.sampled_from([-3, -1, 1, 2]))
+    def read_a_slice(self, which: int, start: int, stop: int, step: int) -> None:
+        each = self.lists[which % len(self.lists)]
+        span = len(each.mine) + 3
+        where = slice(start % (2 * span) - span, stop % (2 * span) - span, step)
+        theirs, mine = each.both(lambda c: c[where])
+        assert len(theirs) == len(mine)
+        if each.field.message_type is None:
+            assert list(theirs) == list(mine)
+        else:
+            for pair in zip(theirs, mine, strict=True):
+                self.hold(each.field.message_type, *pair)
 
     @precondition(lambda self: self.lists)
     @rule(which=NUMBERS, start=NUMBERS, stop=NUMBERS, step=st.sampled_from([1, 1, 2, -1]))
@@ -279,17 +346,31 @@ class SideBySide(RuleBasedStateMachine):
         for pair in self.pairs[:-1]:
             if pair.descriptor is last.descriptor:
                 assert (pair.theirs == last.theirs) == (pair.mine == last.mine)
+        for field in last.descriptor.fields:
+            if not field.is_repeated:
+                theirs, mine = last.both(lambda m, f=field: m.HasField(f.name))
+                assert theirs == mine
         for oneof in last.descriptor.oneofs:
             theirs, mine = last.both(lambda m, o=oneof: m.WhichOneof(o.name))
             assert theirs == mine
 
 
-SideBySide.TestCase.settings = settings(
-    max_examples=600,
-    stateful_step_count=50,
-    deadline=None,
-    database=None,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        stateful_step_count=50,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class LongSideBySide(SideBySide):
+    """The same, with more examples."""
+
+
+SideBySide.TestCase.settings = examples(150)
+LongSideBySide.TestCase.settings = examples(1500)
 test_side_by_side = SideBySide.TestCase
+test_side_by_side_for_long = pytest.mark.long(LongSideBySide.TestCase)

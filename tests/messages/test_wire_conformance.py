@@ -403,3 +403,92 @@ def test_nested_graphs(api: Api, loops: int, good: bool) -> None:
     for _ in range(loops):  # GraphProto.node.attribute.g
         graph = lengthed(1, lengthed(5, lengthed(6, graph)))
     assert (parsed(api, "ModelProto", lengthed(7, graph)) is not None) == good
+
+
+# ---------------------------------------------------------------------------------------------
+# What the tables above leave out of the suite's groups
+
+# A field of every type, once and repeated, with the wire type and bytes of one value.
+EVERY_TYPE = [
+    ("PagedCacheBlockProto", 1, 0, varint(300)),  # int64
+    ("AffineLayoutProto", 5, 0, varint(300)),  # uint64
+    ("TensorProto", 2, 0, varint(300)),  # int32
+    ("StructTypeProto.BitPacking.Component", 2, 0, varint(300)),  # uint32
+    ("AttributeProto", 20, 0, b"\x87\x00"),  # enum
+    ("AffineLayoutProto", 6, 0, b"\x81\x00"),  # bool
+    ("AttributeProto", 2, 5, b"\0\0\x80\x3f"),  # float
+    ("TensorProto", 8, 2, b"\x03abc"),  # string
+    ("TensorProto", 9, 2, b"\x03abc"),  # bytes
+    ("SparseTensorProto", 1, 2, b"\x02\x10\x05"),  # message
+    ("AttributeProto", 8, 0, varint(300)),  # repeated int64
+    ("AttributeProto", 7, 5, b"\0\0\x80\x3f"),  # repeated float
+    ("TensorProto", 10, 1, b"\0\0\0\0\0\0\xf0\x3f"),  # repeated double
+    ("TensorProto", 11, 0, varint(300)),  # repeated uint64
+    ("TensorProto", 5, 0, varint(300)),  # repeated int32
+    ("TensorProto", 6, 2, b"\x03abc"),  # repeated bytes
+    ("NodeProto", 1, 2, b"\x03abc"),  # repeated string
+    ("GraphProto", 1, 2, b"\x03\x1a\x01n"),  # repeated message
+]
+
+
+@pytest.mark.parametrize(("name", "number", "wire_type", "value"), EVERY_TYPE)
+def test_every_type_cut_short(
+    api: Api, name: str, number: int, wire_type: int, value: bytes
+) -> None:
+    head = tag(number, wire_type)
+    assert parsed(api, name, head + value) is not None
+    for end in range(len(value)):
+        for before in (b"", head + value):  # alone, and as a further element
+            refuse(api, name, before + head + value[:end])
+    refuse(api, name, head)
+
+
+@pytest.mark.parametrize(("name", "number", "wire_type", "value"), EVERY_TYPE)
+def test_every_type_with_every_wire_type(
+    protobuf: Api, ours: Api, name: str, number: int, wire_type: int, value: bytes
+) -> None:
+    """Packed is accepted for numbers, all else is an unknown field, and comes back behind."""
+    for other, content in VALUES.items():
+        data = tag(number, other) + content + tag(number, wire_type) + value
+        check_same_bytes(protobuf, ours, name, data)
+    for group_body in (b"", tag(number, wire_type) + value):
+        written = check_same_bytes(protobuf, ours, name, group(number, group_body))
+        assert written == group(number, group_body)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "01", "0080", "7f", "ff", "c3a9", "ed a0 80", "f4 90 80 80", "00", "c0 ae"]
+)
+def test_texts_are_not_checked(api: Api, text: str) -> None:
+    """Syntax proto2: bytes that are no UTF-8 come back, on the wire and as bytes in Python."""
+    raw = bytes.fromhex(text)
+    accept(api, "TensorProto", lengthed(8, raw))
+    value = api.TensorProto.FromString(lengthed(8, raw)).name
+    assert value == raw or value == raw.decode()
+
+
+MERGES = [
+    # Repeated fields of two submessages are joined, deep inside, too; scalars take the last.
+    ("ModelProto", ["3a03120161", "3a03120162", "0801", "0802"]),
+    ("ModelProto", ["3a050a03220178", "3a050a031a0179", "3a0a52080a06 6e6f64653122"]),
+    ("TypeProto", ["0a020801", "0a0612040a020803", "0a020805"]),
+    ("TypeProto", ["0a020801", "2200", "0a020805"]),
+    ("NodeProto", ["0a0161 0a0162", "0a0163", "1a0131", "1a0132"]),
+    ("TensorProto", ["0801", "0a020203", "2a020506", "2807"]),
+]
+
+
+@pytest.mark.parametrize(("name", "parts"), MERGES)
+def test_joined_bytes_are_merged_messages(
+    protobuf: Api, ours: Api, name: str, parts: list[str]
+) -> None:
+    data = [bytes.fromhex(part) for part in parts]
+    for end in range(1, len(data) + 1):
+        joined = check_same_bytes(protobuf, ours, name, b"".join(data[:end]))
+        for api in (protobuf, ours):
+            if any(parsed(api, name, part) is None for part in data[:end]):
+                continue
+            merged = api.cls(name)()
+            for part in data[:end]:
+                merged.MergeFrom(api.cls(name).FromString(part))
+            assert merged.SerializeToString() == joined
