@@ -14,6 +14,14 @@ namespace {
 
 constexpr char kVariable[] = "ONNX_LIGHT_ISA";
 
+#if defined(__x86_64__)
+// Older clangs do not know "f16c" in __builtin_cpu_supports. REQUIRES: AVX is usable.
+bool HasF16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 Isa Select() {
   const char* wanted = std::getenv(kVariable);
   const Isa widest = WidestIsa();
