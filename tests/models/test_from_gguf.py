@@ -214,7 +214,6 @@ def test_identity_is_in_the_metadata(model_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"attention": "paged"}, "attention"),
         ({"attention": "flash"}, "attention"),
         ({"page_size": 0}, "page_size"),
         ({"page_size": True}, "page_size"),

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from onnx_light.models._messages import GraphProto, ModelProto, read_mapped
 from onnx_light.models.cache_folder import published_folder
@@ -18,7 +18,11 @@ from onnx_light.models.gguf_identity import PREFIX, config_identity, gguf_digest
 from onnx_light.models.graph_builder import GraphBuilder, set_external_tensor, set_tensor
 from onnx_light.models.llama_config import ARCHITECTURE, LlamaConfig, read_config
 from onnx_light.models.llama_graph import LlamaGraph, StandardAttention
+from onnx_light.models.paged_graph import with_paged_attention
 from onnx_light.models.weights import Array, rope_factors, rope_tables, weight_sources
+
+if TYPE_CHECKING:
+    from onnx_light.cache import CachePolicy
 
 MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "model.onnx.data"
@@ -79,16 +83,31 @@ def _fail_option(name: str, message: str) -> ModelError:
 def _check_options(
     attention: str, page_size: int, policy: object, weights: str, opset: int
 ) -> None:
-    if attention != "standard":
-        raise _fail_option("attention", f"{attention!r} is not available; 'standard' is")
+    if attention not in ("standard", "paged"):
+        raise _fail_option(
+            "attention", f"{attention!r} is not available; 'standard' and 'paged' are"
+        )
     if isinstance(page_size, bool) or not isinstance(page_size, int) or page_size < 1:
         raise _fail_option("page_size", f"{page_size!r}; a number of tokens from 1 on is needed")
-    if policy is not None:
+    if policy is not None and attention == "standard":
         raise _fail_option("policy", "attention='standard' keeps plain tensors, which have none")
     if weights != "float32":
         raise _fail_option("weights", f"{weights!r} is not available; 'float32' is")
     if opset not in _IR_VERSIONS:
         raise _fail_option("opset", f"{opset!r} is not available; {sorted(_IR_VERSIONS)} are")
+
+
+def _policy_text(policy: CachePolicy | str | None) -> str:
+    """For the attribute of the operators; empty for None.
+
+    Raises:
+        CodedError: ``quant.policy``, ``quant.format``: no policy.
+    """
+    from onnx_light.cache import CachePolicy
+
+    if policy is None:
+        return ""
+    return str(policy if isinstance(policy, CachePolicy) else CachePolicy.parse(policy))
 
 
 def _payload_bytes(file: GgufFile) -> int:
@@ -142,23 +161,21 @@ def _model_key(content: str, opset: int) -> str:
 def cached_model(
     path: str | os.PathLike[str],
     *,
-    attention: str = "standard",
-    page_size: int = 64,
-    policy: object = None,
     weights: str = "float32",
     opset: int = 23,
     progress: Progress | None = None,
 ) -> Path:
     """The converted model as a file in the user's cache folder, made if it is not there yet.
 
-    Takes what `from_gguf` takes. The file is `model.onnx`; its weights lie beside it in
-    `model.onnx.data`, aligned to 64 KiB, so that ``onnxruntime.InferenceSession(path)`` maps them.
-    Neither is changed afterwards: a model of other content gets another folder.
+    It has standard attention; the other options are those of `from_gguf`. The file is `model.onnx`;
+    its weights lie beside it in `model.onnx.data`, aligned to 64 KiB, so that
+    ``onnxruntime.InferenceSession(path)`` maps them. Neither is changed afterwards: a model of
+    other content gets another folder.
 
     Raises:
         ModelError, OSError: as `from_gguf`.
     """
-    _check_options(attention, page_size, policy, weights, opset)
+    _check_options("standard", 1, None, weights, opset)
     with GgufFile(path) as file:
         config = read_config(file)
         hashed = _payload_bytes(file)
@@ -179,17 +196,19 @@ def from_gguf(
     *,
     attention: str = "standard",
     page_size: int = 64,
-    policy: object = None,
+    policy: CachePolicy | str | None = None,
     weights: str = "float32",
     opset: int = 23,
     progress: Progress | None = None,
 ) -> ModelProto:
     """Converts a llama-architecture GGUF file to an ONNX model.
 
-    Inputs of the model: `input_ids` int64 [1, tokens], `past_key_values.N.key` and `.value` float32
-    [1, kv_heads, past, width], and `num_logits`, an int64 scalar that is 1 unless fed. Outputs:
-    `logits` float32 [1, num_logits, vocabulary] for the last tokens, `present.N.key` and `.value`
-    float32 [1, kv_heads, past + tokens, width]. Positions follow from the past's length.
+    Inputs of the model: `input_ids` int64 [1, tokens], and `num_logits`, an int64 scalar that is 1
+    unless fed. Output: `logits` float32 [1, num_logits, vocabulary] for the last tokens. The state,
+    from whose length the positions follow: with standard attention `past_key_values.N.key` and
+    `.value` float32 [1, kv_heads, past, width], and `present.N.key` and `.value`; with paged
+    attention the caches `layers.N` and `present.layers.N`, which are bound to each other, for
+    `onnx_light.runtime.InferenceSession`.
 
     The converted model is kept in the user's cache folder by content; the weights of the result
     are inline and borrowed from the mapping of a file there, so the second call is quick and
@@ -197,9 +216,10 @@ def from_gguf(
 
     Args:
         path: the GGUF file, of version 2 or 3.
-        attention: "standard", ONNX's own Attention operator.
+        attention: "standard", ONNX's own Attention operator; or "paged", the operators of `ai.rt`.
         page_size: tokens per page, for paged attention.
-        policy: how pages are stored, for paged attention; None here.
+        policy: how pages are stored, for paged attention only: a CachePolicy or its text. None: as
+            the state's caches say, or else in float32.
         weights: "float32": all weights are decoded to it.
         opset: 23 or 24, the version of ONNX's operators.
         progress: called as progress(done, total) with bytes of digests and weights.
@@ -208,16 +228,15 @@ def from_gguf(
         ModelError: a ValueError with `code` and `path`. Another architecture, unsupported keys,
             tensors or types (by name), a cut or damaged file, a missing tensor, dims that do not
             go together, an option that is not available. All before anything long begins.
+        CodedError: ``quant.policy``, ``quant.format``: the text is no policy.
         OSError: the file cannot be read or the cache folder not written.
     """
-    converted = cached_model(
-        path,
-        attention=attention,
-        page_size=page_size,
-        policy=policy,
-        weights=weights,
-        opset=opset,
-        progress=progress,
-    )
+    _check_options(attention, page_size, policy, weights, opset)
+    text = _policy_text(policy)
+    converted = cached_model(path, weights=weights, opset=opset, progress=progress)
     external = converted.with_name(WEIGHTS_FILE)
-    return read_mapped(converted, external if external.exists() else None)
+    model = read_mapped(converted, external if external.exists() else None)
+    if attention == "paged":
+        with GgufFile(path) as file:
+            with_paged_attention(model, read_config(file), page_size, text)
+    return model

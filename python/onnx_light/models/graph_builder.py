@@ -65,9 +65,11 @@ class GraphBuilder:
         operator: str,
         inputs: Sequence[str],
         outputs: str | Sequence[str],
-        **attributes: int | float,
+        *,
+        domain: str = "",
+        **attributes: int | float | str | list[int],
     ) -> str:
-        """Appends a node of the standard domain; an empty input name is an absent input.
+        """Appends a node; an empty input name is an absent input.
 
         Args:
             outputs: one name, or several.
@@ -79,12 +81,18 @@ class GraphBuilder:
         node = self.graph.node.add(
             op_type=operator, name=names[0], input=list(inputs), output=names
         )
+        if domain:
+            node.domain = domain
         for name, value in attributes.items():
             self._attribute(node, name, value)
         return names[0]
 
-    def _attribute(self, node: NodeProto, name: str, value: int | float) -> None:
-        if isinstance(value, int):
+    def _attribute(self, node: NodeProto, name: str, value: int | float | str | list[int]) -> None:
+        if isinstance(value, str):
+            node.attribute.add(name=name, type=AttributeProto.STRING, s=value.encode())
+        elif isinstance(value, list):
+            node.attribute.add(name=name, type=AttributeProto.INTS, ints=value)
+        elif isinstance(value, int):
             node.attribute.add(name=name, type=AttributeProto.INT, i=value)
         else:
             node.attribute.add(name=name, type=AttributeProto.FLOAT, f=value)

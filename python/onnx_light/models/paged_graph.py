@@ -1,0 +1,90 @@
+"""Decoders that attend on paged caches."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from onnx_light.models._messages import ModelProto, TensorProto, ValueInfoProto
+from onnx_light.models.graph_builder import GraphBuilder
+from onnx_light.models.llama_config import LlamaConfig
+from onnx_light.models.llama_graph import LlamaGraph
+from onnx_light.runtime.cache_type import cache_type
+from onnx_light.runtime.flow import DOMAIN
+
+_OPSET = 1
+
+
+class PagedAttentionState:
+    """The state as caches `layers.N`, attended by PagedAttention.
+
+    The new ones are `present.layers.N`, which are bound to the inputs.
+    """
+
+    def __init__(self, config: LlamaConfig, page_size: int, policy: str) -> None:
+        self.config = config
+        self.page_size = page_size
+        self.policy = policy
+
+    def declare_inputs(self, builder: GraphBuilder) -> None:
+        for layer in range(self.config.layers):
+            self._declare(builder.graph.input.add(name=f"layers.{layer}"))
+
+    def past_length(self, builder: GraphBuilder) -> str:
+        end = builder.node("PagedCacheLength", ["layers.0"], "past_end", domain=DOMAIN)
+        return builder.node("Unsqueeze", [end, "zero"], "past_length")
+
+    def attend(self, builder: GraphBuilder, layer: int, query: str, key: str, value: str) -> str:
+        config, name = self.config, f"layers.{layer}."
+        parts = [
+            self._split(builder, values, heads, values)
+            for values, heads in ((query, config.heads), (key, config.kv_heads))
+        ]
+        parts.append(self._split(builder, value, config.kv_heads, value))
+        mixed = builder.node(
+            "PagedAttention",
+            [*parts, f"layers.{layer}"],
+            [name + "attention_heads", f"present.layers.{layer}"],
+            domain=DOMAIN,
+            block_size=self.page_size,
+            max_tokens=config.context,
+            policy=self.policy,
+        )
+        rows = builder.node("Transpose", [mixed], name + "attention_rows", perm=[0, 2, 1, 3])
+        builder.constant(name + "joined_shape", _shape(0, 0, config.heads * config.width))
+        return builder.node("Reshape", [rows, name + "joined_shape"], name + "attention")
+
+    def declare_outputs(self, builder: GraphBuilder) -> None:
+        for layer in range(self.config.layers):
+            past, present = f"layers.{layer}", f"present.layers.{layer}"
+            self._declare(builder.graph.output.add(name=present))
+            builder.graph.persistent_bindings.add(input_name=past, output_name=present)
+
+    def _split(self, builder: GraphBuilder, values: str, heads: int, name: str) -> str:
+        """[1, tokens, heads * width] as [1, heads, tokens, width]."""
+        builder.constant(name + ".shape", _shape(0, 0, heads, self.config.width))
+        rows = builder.node("Reshape", [values, name + ".shape"], name + ".rows")
+        return builder.node("Transpose", [rows], name + ".heads", perm=[0, 2, 1, 3])
+
+    def _declare(self, value: ValueInfoProto) -> None:
+        config = self.config
+        value.type = cache_type(1, config.kv_heads, config.width, config.width)
+
+
+def _shape(*sizes: int) -> npt.NDArray[np.int64]:
+    return np.array(sizes, np.int64)
+
+
+def with_paged_attention(
+    model: ModelProto, config: LlamaConfig, page_size: int, policy: str
+) -> None:
+    """Gives a model of the same weights the graph that attends on paged caches."""
+    graph = model.graph
+    for field in ("node", "input", "output"):
+        graph.ClearField(field)
+    # What stays are the weights; the constants of the graph are integers, and are made anew.
+    for index in reversed(range(len(graph.initializer))):
+        if graph.initializer[index].data_type != TensorProto.FLOAT:
+            del graph.initializer[index]
+    model.opset_import.add(domain=DOMAIN, version=_OPSET)
+    LlamaGraph(GraphBuilder(graph), config, PagedAttentionState(config, page_size, policy)).build()

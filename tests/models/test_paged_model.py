@@ -1,0 +1,110 @@
+"""Decoders that attend on paged caches, against the numpy oracle and the standard model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_samples import SMALL, random_weights, write_model
+from llama_oracle import Oracle
+
+from onnx_light import CachePolicy
+from onnx_light.errors import CodedError
+from onnx_light.models import ModelError, from_gguf, generate
+from onnx_light.runtime import InferenceSession
+
+IDS = np.random.default_rng(5).integers(0, SMALL["vocabulary"], 40).tolist()
+# As in test_from_gguf.py.
+TOLERANCE = 2e-4
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("paged") / "small.gguf")
+
+
+def logits(session: InferenceSession, ids: list[int]) -> Any:
+    given = {"input_ids": np.array([ids]), "num_logits": np.array(len(ids))}
+    return session.run(["logits"], given)[0][0]
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("shape", [{}, {"heads": 5, "kv_heads": 1, "width": 12}])
+def test_logits_and_state_equal_the_oracle(tmp_path: Path, opset: int, shape: Any) -> None:
+    config = SMALL | shape
+    path = write_model(tmp_path / "model.gguf", config, random_weights(config))
+    session = InferenceSession(from_gguf(path, attention="paged", page_size=8, opset=opset))
+    expected, state = Oracle(path).forward(IDS)
+    parts = [IDS[:1], IDS[1:20], IDS[20:21], IDS[21:]]
+    actual = np.concatenate([logits(session, part) for part in parts])
+    assert np.abs(actual - expected).max() < TOLERANCE
+    assert session.tokens is not None
+    assert session.tokens.tolist() == IDS
+    assert list(session.state) == [f"layers.{layer}" for layer in range(config["layers"])]
+    for (key, value), cache in zip(state, session.state.values(), strict=True):
+        assert cache.page_size == 8
+        assert np.abs(cache.key_array()[0].swapaxes(0, 1) - key).max() < TOLERANCE
+        assert np.abs(cache.value_array()[0].swapaxes(0, 1) - value).max() < TOLERANCE
+
+
+def test_quantized_states_are_near_and_resume_with_equal_bits(
+    model_path: Path, tmp_path: Path
+) -> None:
+    policy = CachePolicy.parse("int8")
+    session = InferenceSession(from_gguf(model_path, attention="paged", page_size=8, policy=policy))
+    expected, _ = Oracle(model_path).forward(IDS)
+    actual = np.concatenate(
+        [logits(session, IDS[:30]), *(logits(session, [id]) for id in IDS[30:])]
+    )
+    np.testing.assert_allclose(actual[:30], expected[:30], atol=TOLERANCE)  # not yet encoded
+    error = np.abs(actual[30:] - expected[30:]).max()
+    assert TOLERANCE < error < 0.05 * np.abs(expected).max()
+    for cache in session.state.values():
+        assert [str(page.key.format)[:4] for page in cache.pages] == ["int8"] * 5
+    path = tmp_path / "prompt.kvcache"
+    session.save_state(path)
+    other = InferenceSession(from_gguf(model_path, attention="paged", page_size=8, policy="int8"))
+    other.load_state(path)
+    np.testing.assert_array_equal(logits(other, [3, 1]), logits(session, [3, 1]))
+
+
+def test_states_of_standard_models_are_states_of_paged_ones(
+    model_path: Path, tmp_path: Path
+) -> None:
+    standard = InferenceSession(from_gguf(model_path))
+    logits(standard, IDS)
+    path = tmp_path / "prompt.kvcache"
+    standard.save_state(path)
+    paged = InferenceSession(from_gguf(model_path, attention="paged"))
+    paged.load_state(path)
+    assert np.abs(logits(paged, [7]) - logits(standard, [7])).max() < TOLERANCE
+    paged.save_state(path)
+    standard.load_state(path)
+    assert np.abs(logits(paged, [2]) - logits(standard, [2])).max() < TOLERANCE
+
+
+def test_generate_goes_back_and_on(model_path: Path) -> None:
+    standard = InferenceSession(from_gguf(model_path))
+    paged = InferenceSession(from_gguf(model_path, attention="paged"))
+    for ids in (IDS[:10], IDS[:7] + IDS[20:25]):
+        answers = [generate(each, ids, max_new_tokens=12) for each in (standard, paged)]
+        assert answers[0] == answers[1]
+
+
+def test_the_context_is_the_limit(model_path: Path) -> None:
+    session = InferenceSession(from_gguf(model_path, attention="paged"))
+    logits(session, (IDS * 3)[:96])
+    before = dict(session.state)
+    with pytest.raises(Exception, match=r"out of data bounds|max_tokens"):
+        logits(session, [1])
+    assert dict(session.state) == before
+
+
+def test_policies(model_path: Path) -> None:
+    with pytest.raises(ModelError, match="none"):
+        from_gguf(model_path, policy="int8")
+    with pytest.raises(CodedError) as caught:
+        from_gguf(model_path, attention="paged", policy="int9/channel")
+    assert caught.value.code.startswith("quant.")
