@@ -37,15 +37,6 @@ Isa Select() {
                    "'" + std::string(wanted) + "' is none of scalar, avx2, avx512");
 }
 
-#if defined(__x86_64__)
-// clang's __builtin_cpu_supports does not know this one. Whether the system saves its registers is
-// the same question as for AVX2.
-bool HasF16c() {
-  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
 }  // namespace
 
 std::string_view Name(Isa isa) {
