@@ -11,7 +11,8 @@ struct StepOf {
 
 constexpr int PowerOfTwoFrom(int n) { return n <= 1 ? 1 : n <= 2 ? 2 : n <= 4 ? 4 : 8; }
 
-// Fetches bytes from memory in portions, one after the other.
+// Fetches bytes from memory in portions, one after the other, to the second-level cache: a tile may
+// be as large as the first.
 class Fetcher {
  public:
   Fetcher(const BytesAhead& ahead, int64_t portions)
@@ -21,7 +22,7 @@ class Fetcher {
   }
   void FetchPortion() {
     const std::byte* stop = end_ - next_ > portion_ ? next_ + portion_ : end_;
-    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 3);
+    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 2);
   }
 
  private:
@@ -33,16 +34,17 @@ class Fetcher {
 // ---------------------------------------------------------------------------------------------
 // Scores
 
-// Products of `kRows` consecutive rows of keys, `row_size` apart, with all queries.
+// Products of `kRows` consecutive rows of keys, `row_size` apart, with all queries. `steps`: of
+// each group.
 template <typename F, int kQueries, int kRows>
 inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, int64_t row_size,
-                      const QueryRows& queries, float* scores) {
+                      int64_t steps, const QueryRows& queries, float* scores) {
   Vec sums[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) sums[i] = Zero();
-  const int64_t steps = keys.width / (kLanes * F::kVectors) / keys.groups;
+  const int64_t groups = F::kGroups ? keys.groups : 1;
   int64_t step = 0;
-  for (int64_t group = 0; group < keys.groups; ++group) {
+  for (int64_t group = 0; group < groups; ++group) {
     typename F::State states[kRows];
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) states[i] = F::Begin(keys, row + i, group);
@@ -77,10 +79,11 @@ inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, 
 template <typename F, int kQueries>
 void Score(const RowTile& keys, int64_t tokens, const QueryRows& queries, float* scores) {
   constexpr int kRows = kLanes / PowerOfTwoFrom(kQueries);
+  const int64_t steps = keys.width / (kLanes * F::kVectors) / keys.groups;
   Fetcher fetcher(keys.ahead, tokens / kRows);
   const auto block = [&](int64_t row) {
     fetcher.FetchPortion();
-    ScoreRows<F, kQueries, kRows>(keys, keys.data + row * keys.row_size, row, keys.row_size,
+    ScoreRows<F, kQueries, kRows>(keys, keys.data + row * keys.row_size, row, keys.row_size, steps,
                                   queries, scores + row);
   };
   int64_t row = 0;
@@ -88,7 +91,8 @@ void Score(const RowTile& keys, int64_t tokens, const QueryRows& queries, float*
   if (row == tokens) return;
   if (tokens >= kRows) return block(tokens - kRows);  // some rows again, to the same result
   for (; row < tokens; ++row) {
-    ScoreRows<F, kQueries, 1>(keys, keys.data + row * keys.row_size, row, 0, queries, scores + row);
+    ScoreRows<F, kQueries, 1>(keys, keys.data + row * keys.row_size, row, 0, steps, queries,
+                              scores + row);
   }
 }
 

@@ -1,0 +1,205 @@
+"""Attention beside ONNX Runtime's GroupQueryAttention (and torch, where it is installed).
+
+Decode: one query token, float32 queries, caches that take turns so that none is found in the
+processor's cache. Both sides run one after the other in every round. Prefill: 1,024 x 1,024,
+causal.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import measuring
+import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
+from measuring import Comparison
+from onnx import TensorProto, helper
+
+from onnx_light import PagedCache
+
+Array = Any
+WORKING_SET = 96 << 20  # bytes of the caches that take turns
+SHAPES = ((32, 8, 128), (9, 3, 64))
+# Our policy, the peer's cache, and what the times should be at most, as a ratio.
+PAIRS = (
+    ("float32", "float32", 1 / 2.5),
+    ("float16", "float16", 1 / 2.5),
+    ("int8", "int8", 1 / 3),
+    ("int4", "int8", 1 / 3),
+    ("q8_0", "int8", 1 / 3),
+)
+KINDS = {
+    "float32": (TensorProto.FLOAT, np.float32),
+    "float16": (TensorProto.FLOAT16, np.float16),
+    "int8": (TensorProto.INT8, np.int8),
+}
+
+
+def in_turn(calls: list[Callable[[], object]]) -> Callable[[], object]:
+    """A call that is the next one of these every time."""
+    state = {"next": 0}
+
+    def run() -> object:
+        state["next"] = (state["next"] + 1) % len(calls)
+        return calls[state["next"]]()
+
+    return run
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Array:
+    random = np.random.default_rng(1)
+    if dtype == np.int8:
+        return random.integers(-127, 128, shape, np.int8)
+    return random.standard_normal(shape, np.float32).astype(dtype)
+
+
+def ours(
+    heads: int, kv_heads: int, width: int, tokens: int, queries: int, policy: str, threads: int
+) -> Callable[[], object]:
+    rows = numbers(1, kv_heads, tokens, width)
+    query = numbers(1, heads, queries, width)
+    caches = [PagedCache.from_arrays(rows, rows, policy=policy)]
+    if queries == 1:
+        for _ in range(WORKING_SET // caches[0].nbytes):
+            caches.append(PagedCache.from_arrays(rows, rows, policy=policy))
+    return in_turn([functools.partial(c.attend, query, num_threads=threads) for c in caches])
+
+
+def onnx_runtime(
+    heads: int, kv_heads: int, width: int, tokens: int, queries: int, kind: str
+) -> Callable[[], object]:
+    """GroupQueryAttention with one buffer for past and present, where the new rows go last."""
+    code, dtype = KINDS[kind]
+    rows_kind = TensorProto.FLOAT if kind == "int8" else code
+    rows_dtype = np.float32 if kind == "int8" else dtype
+    inputs = {
+        "q": (rows_kind, [1, queries, heads * width]),
+        "k": (rows_kind, [1, queries, kv_heads * width]),
+        "v": (rows_kind, [1, queries, kv_heads * width]),
+        "pk": (code, [1, kv_heads, tokens, width]),
+        "pv": (code, [1, kv_heads, tokens, width]),
+        "lengths": (TensorProto.INT32, [1]),
+        "total": (TensorProto.INT32, []),
+    }
+    names = list(inputs)
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": kv_heads}
+    if kind == "int8":
+        inputs["ks"] = inputs["vs"] = (TensorProto.FLOAT, [1])
+        names += [""] * 5 + ["ks", "vs"]
+        kinds = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+        attributes |= {**kinds, "kv_cache_bit_width": 8}
+    outputs = {"y": inputs["q"], "present_k": inputs["pk"], "present_v": inputs["pv"]}
+    node = helper.make_node(
+        "GroupQueryAttention", names, list(outputs), domain="com.microsoft", **attributes
+    )
+    infos = [
+        [helper.make_tensor_value_info(name, *typed) for name, typed in side.items()]
+        for side in (inputs, outputs)
+    ]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(
+        helper.make_graph([node], "graph", infos[0], infos[1]), opset_imports=opsets, ir_version=10
+    )
+    options = onnxruntime.SessionOptions()
+    options.use_per_session_threads = False  # pools of several sessions would disturb each other
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    value = onnxruntime.OrtValue.ortvalue_from_numpy
+    feeds = {
+        name: value(numbers(*shape, dtype=rows_dtype))
+        for name, (_, shape) in inputs.items()
+        if name in ("q", "k", "v")
+    }
+    feeds["lengths"] = value(np.array([tokens - 1], np.int32))
+    feeds["total"] = value(np.array(tokens, np.int32))
+    if kind == "int8":
+        feeds["ks"] = feeds["vs"] = value(np.array([0.02], np.float32))
+    feeds["y"] = value(np.zeros(inputs["q"][1], rows_dtype))
+    size = 2 * kv_heads * tokens * width * np.dtype(dtype).itemsize
+    bindings = []
+    for _ in range(1 + (WORKING_SET // size if queries == 1 else 0)):
+        binding = session.io_binding()
+        for name, array in feeds.items():
+            bind = binding.bind_ortvalue_output if name == "y" else binding.bind_ortvalue_input
+            bind(name, array)
+        for past, present in (("pk", "present_k"), ("pv", "present_v")):
+            array = value(numbers(*inputs[past][1], dtype=dtype))
+            binding.bind_ortvalue_input(past, array)
+            binding.bind_ortvalue_output(present, array)
+        bindings.append(binding)
+    return in_turn([functools.partial(session.run_with_iobinding, b) for b in bindings])
+
+
+def torch_attention(
+    heads: int, kv_heads: int, width: int, tokens: int, queries: int, threads: int
+) -> Callable[[], object]:
+    """scaled_dot_product_attention; in decode with the group folded into the query's rows."""
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(threads)
+    group = heads // kv_heads
+    rows = numbers(1, kv_heads, tokens, width)
+    count = 1 + (WORKING_SET // (2 * rows.nbytes) if queries == 1 else 0)
+    arrays = [torch.tensor(rows) for _ in range(count)]
+    if queries == 1:
+        query = torch.tensor(numbers(1, kv_heads, group, width))
+    else:
+        query = torch.tensor(numbers(1, heads, queries, width))
+        arrays = [array.repeat_interleave(group, 1) for array in arrays]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return in_turn([functools.partial(attend, query, a, a, is_causal=queries > 1) for a in arrays])
+
+
+def decode(threads: int) -> dict[str, list[Comparison]]:
+    found: dict[str, list[Comparison]] = {"ONNX Runtime": [], "torch": []}
+    for shape in SHAPES:
+        for tokens in (512, 4096, 32768):
+            label = f"{shape[0]}/{shape[1]} heads of {shape[2]}, {tokens} tokens, {threads} threads"
+            for policy, kind, reach in PAIRS:
+                mine = ours(*shape, tokens, 1, policy, threads)
+                peer = onnx_runtime(*shape, tokens, 1, kind)
+                found["ONNX Runtime"].append(
+                    measuring.compare(
+                        f"{label}: {policy}, {kind}", mine, peer, rounds=31, reach=reach
+                    )
+                )
+            if importlib.util.find_spec("torch"):
+                mine = ours(*shape, tokens, 1, "float32", threads)
+                peer = torch_attention(*shape, tokens, 1, threads)
+                found["torch"].append(
+                    measuring.compare(f"{label}: float32", mine, peer, rounds=31, reach=1 / 2.5)
+                )
+    return found
+
+
+def prefill(threads: int) -> dict[str, list[Comparison]]:
+    found: dict[str, list[Comparison]] = {"ONNX Runtime": [], "torch": []}
+    for shape in SHAPES:
+        label = f"{shape[0]}/{shape[1]} heads of {shape[2]}, 1,024 x 1,024, {threads} threads"
+        mine = ours(*shape, 1024, 1024, "float32", threads)
+        found["ONNX Runtime"].append(
+            measuring.compare(label, mine, onnx_runtime(*shape, 1024, 1024, "float32"), rounds=7)
+        )
+        if importlib.util.find_spec("torch"):
+            peer = torch_attention(*shape, 1024, 1024, threads)
+            found["torch"].append(measuring.compare(label, mine, peer, rounds=7, reach=1.25))
+    return found
+
+
+def main() -> None:
+    report = measuring.Report(__doc__ or "")
+    threads = 1
+    onnxruntime.set_global_thread_pool_sizes(threads, 1)
+    for what, found in (("decode", decode(threads)), ("prefill", prefill(threads))):
+        for peer, comparisons in found.items():
+            if comparisons:
+                report.comparisons(f"attention, {what}, beside {peer}", peer, comparisons)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
