@@ -22,7 +22,7 @@ PyTypeObject* field_method_type = nullptr;
 PyObject* CallHas(const FieldBinding& field, const MessageObject& self) {
   const FieldInfo& info = *field.field;
   bool has = Has(*self.message, info);
-  if (has && info.repeated) has = Member<RepeatedBase*>(*self.message, info)->size != 0;
+  if (has && info.repeated) has = ViewList(*self.message, info).size != 0;
   return PyBool_FromLong(has);
 }
 

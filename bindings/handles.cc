@@ -44,9 +44,11 @@ void Bind(Handle& stub, SharedArena* arena, void* place) {
   DropParent(std::exchange(stub.parent, nullptr));
 }
 
-// What a field's member points to, message or list; null if it is not set.
+// The message or the list of a field; null if it is not set.
 void* PlaceOf(const MessageObject& self, const FieldInfo& field) {
-  return Has(*self.message, field) ? Member<void*>(*self.message, field) : nullptr;
+  if (!Has(*self.message, field)) return nullptr;
+  if (field.repeated) return MutableRepeated(self.arena->arena, *self.message, field);
+  return Member<Message*>(*self.message, field);
 }
 
 template <typename Object>
@@ -203,8 +205,9 @@ void BindStubs(MessageObject& self) {
         pending.emplace_back(field.message, Member<Message*>(*message, field));
         continue;
       }
-      const auto& list = *Member<Repeated<Message*>*>(*message, field);
-      for (Message* element : list.span()) pending.emplace_back(field.message, element);
+      for (Message* element : ViewList(*message, field).span<Message*>()) {
+        pending.emplace_back(field.message, element);
+      }
     }
   }
   for (const Ref& handle : handles) BindStubsOf(*reinterpret_cast<MessageObject*>(handle.get()));

@@ -123,9 +123,7 @@ PyObject* ListFields(PyObject* object, PyObject*) {
     for (size_t i = 0; i < self.binding->info->fields.size(); ++i) {
       const FieldBinding& field = self.binding->fields[i];
       if (!Has(*self.message, *field.field)) continue;
-      if (field.field->repeated && Member<RepeatedBase*>(*self.message, *field.field)->size == 0) {
-        continue;
-      }
+      if (field.field->repeated && ViewList(*self.message, *field.field).size == 0) continue;
       const Ref value(Check(GetField(self, field)));
       const Ref pair(Check(PyTuple_Pack(2, field.name, value.get())));
       Check(PyList_Append(list.get(), pair.get()));
@@ -159,7 +157,7 @@ PyObject* DiscardUnknownFields(PyObject* object, PyObject*) {
           pending.emplace_back(field.message, Member<Message*>(*message, field));
           continue;
         }
-        for (Message* element : Member<Repeated<Message*>*>(*message, field)->span()) {
+        for (Message* element : ViewList(*message, field).span<Message*>()) {
           pending.emplace_back(field.message, element);
         }
       }

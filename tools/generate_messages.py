@@ -92,7 +92,7 @@ def cpp_type(field: Field) -> str:
 
 
 def member_type(field: Field) -> str:
-    return f"Repeated<{cpp_type(field)}>*" if field.repeated else cpp_type(field)
+    return f"RepeatedSlot<{cpp_type(field)}>" if field.repeated else cpp_type(field)
 
 
 def enum_declaration(enum: Enum, indent: int) -> list[str]:

@@ -2,7 +2,8 @@
 // tree gives back (an overwritten string, a removed element) is kept in free lists and used again,
 // so that loops of changes stay bounded. Arenas never refer to each other.
 //
-// An arena belongs to one thread at a time; it has no lock.
+// An arena belongs to one thread at a time; it has no lock. The process keeps up to 64 MiB of the
+// chunks of ended arenas for the next ones.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,7 @@ namespace onnx_light {
 struct Payload {
   Buffer* buffer;
   const char* data;
+  uint64_t size;
   Payload* next;
   Payload** previous;
 };
@@ -41,6 +43,10 @@ class ONNX_LIGHT_EXPORT Arena {
     }
     return AllocateSlow(size);
   }
+
+  // Says that about `size` bytes or more are going to be allocated, so that the first chunk is not
+  // a small one.
+  void Expect(uint64_t size);
 
   // Gives memory back for reuse. `size` is what was asked for. Memory that is not a run of whole
   // aligned words (a piece of a bigger copy) stays unused until the end.
@@ -66,6 +72,7 @@ class ONNX_LIGHT_EXPORT Arena {
 
   struct Chunk {
     Chunk* next;
+    uint64_t size;
   };
   struct LargeBlock {
     LargeBlock* next;

@@ -2,7 +2,7 @@
 //
 // A message is a plain struct in an arena: a header, then one member per field in the order of
 // field numbers. A field's index in its table is its bit in `presence`. Scalars lie in the struct;
-// messages and repeated fields are pointers, null until first set. All bytes zero is the empty
+// messages and lists are pointers, null until first set. All bytes zero is the empty
 // message. Everything that is done with messages (parse, write, compare, ...) is an algorithm over
 // MessageInfo; no message has code of its own beyond one-line accessors.
 #pragma once
@@ -25,30 +25,45 @@ struct MessageInfo;
 // ---------------------------------------------------------------------------------------------
 // Values
 
-// A string or bytes field: 16 bytes. Short ones are owned by the arena or borrowed from an input
+// A pointer and a number below 2^16 in one word: addresses of user space have 48 bits.
+struct PackedPointer {
+  static constexpr int kShift = 48;
+  static constexpr uint64_t kAddress = (uint64_t{1} << kShift) - 1;
+
+  // Whether `pointer` can be packed. Systems with longer addresses give them only to who asks.
+  static bool Fits(const void* pointer) {
+    return (reinterpret_cast<uintptr_t>(pointer) & ~kAddress) == 0;
+  }
+};
+
+// A string or bytes field: 8 bytes. Short ones are owned by the arena or borrowed from an input
 // that the arena keeps; those of at least kPayloadSize bytes are shared buffers.
 class ONNX_LIGHT_EXPORT String {
  public:
   static constexpr uint64_t kPayloadSize = 4096;
   static constexpr uint64_t kMaxSize = (uint64_t{1} << 48) - 1;
 
-  uint64_t size() const { return meta_ & kMaxSize; }
-  const char* data() const { return is_payload() ? payload_->data : text_; }
-  std::string_view view() const { return {data(), static_cast<size_t>(size())}; }
+  uint64_t size() const { return is_payload() ? payload()->size : word_ >> kSizeShift & kSizeMask; }
+  const char* data() const { return is_payload() ? payload()->data : text(); }
+  std::string_view view() const {
+    if (is_payload()) [[unlikely]] {
+      return {payload()->data, static_cast<size_t>(payload()->size)};
+    }
+    return {text(), static_cast<size_t>(word_ >> kSizeShift & kSizeMask)};
+  }
 
   // Copies `value`; writes in place where it fits. `value` may lie inside this string.
   void Set(Arena& arena, std::string_view value);
   // Refers to `bytes` without a copy.
   void SetShared(Arena& arena, SharedBytes bytes);
-  // Refers to memory that the arena keeps alive. REQUIRES: the string is empty or Release()d.
-  void SetBorrowed(const char* data, uint64_t size) {
-    text_ = const_cast<char*>(data);
-    meta_ = size | kBorrowed;
-  }
-  // Refers to memory of the arena that belongs to this string alone. REQUIRES: as SetBorrowed.
-  void SetOwned(char* data, uint64_t size) {
-    text_ = data;
-    meta_ = size;
+  // Refers to memory that lives as long as the arena. REQUIRES: the string is empty or Release()d;
+  // 0 < size < kPayloadSize.
+  void SetBorrowed(Arena& arena, const char* data, uint64_t size) {
+    if (!PackedPointer::Fits(data)) [[unlikely]] {
+      SetShared(arena, CopyBytes(data, size));
+      return;
+    }
+    word_ = reinterpret_cast<uintptr_t>(data) | size << kSizeShift;
   }
   // Becomes a copy of `other`, sharing its buffer if it has one.
   void CopyFrom(Arena& arena, const String& other);
@@ -60,19 +75,19 @@ class ONNX_LIGHT_EXPORT String {
   void Release(Arena& arena);
 
  private:
+  // From the top: two flags, twelve bits of size, the address of the text. A payload has its size
+  // in its node.
   static constexpr uint64_t kPayload = uint64_t{1} << 63;
-  static constexpr uint64_t kBorrowed = uint64_t{1} << 62;
-  static constexpr int kSlackShift = 48;
-  static constexpr uint64_t kSlackMask = (uint64_t{1} << 14) - 1;
+  static constexpr uint64_t kOwned = uint64_t{1} << 62;
+  static constexpr int kSizeShift = PackedPointer::kShift;
+  static constexpr uint64_t kSizeMask = kPayloadSize - 1;
 
-  bool is_payload() const { return (meta_ & kPayload) != 0; }
-  uint64_t slack() const { return (meta_ >> kSlackShift) & kSlackMask; }
+  bool is_payload() const { return (word_ & kPayload) != 0; }
+  bool is_owned() const { return (word_ & kOwned) != 0; }
+  Payload* payload() const { return reinterpret_cast<Payload*>(word_ & ~kPayload); }
+  char* text() const { return reinterpret_cast<char*>(word_ & PackedPointer::kAddress); }
 
-  union {
-    char* text_;
-    Payload* payload_;
-  };
-  uint64_t meta_;  // size, unused bytes behind an owned text, two flags
+  uint64_t word_;
 };
 
 // The type-erased part of a repeated field. `handle` is free for a language binding: the object
@@ -81,9 +96,9 @@ class ONNX_LIGHT_EXPORT String {
 struct RepeatedBase {
   void* data;
   uint64_t size;
-  uint64_t capacity;  // in elements
+  uint64_t capacity : 63;  // in elements
+  uint64_t detached : 1;
   void* handle;
-  bool detached;
 };
 
 // int32_t, int64_t, uint32_t, uint64_t, float, double, bool, String, or a pointer to a message.
@@ -92,6 +107,48 @@ struct Repeated : RepeatedBase {
   T* elements() const { return static_cast<T*>(data); }
   std::span<const T> span() const { return {elements(), static_cast<size_t>(size)}; }
 };
+
+// The elements of a repeated field, for reading.
+struct ListView {
+  void* data;
+  uint64_t size;
+
+  template <typename T>
+  std::span<const T> span() const {
+    return {static_cast<const T*>(data), static_cast<size_t>(size)};
+  }
+};
+
+// The member of a repeated field: 8 bytes. Null, a list, or the elements alone: what the parser
+// makes of up to kMaxBare elements, until somebody wants to change or hold the list.
+class ListSlot {
+ public:
+  static constexpr uint64_t kMaxBare = (uint64_t{1} << 16) - 1;
+
+  bool is_null() const { return word_ == 0; }
+  bool is_bare() const { return word_ >> PackedPointer::kShift != 0; }
+  ListView view() const {
+    if (is_bare()) return {bare_data(), word_ >> PackedPointer::kShift};
+    return word_ == 0 ? ListView{} : ListView{list()->data, list()->size};
+  }
+  // REQUIRES: the slot is not bare.
+  RepeatedBase* list() const { return reinterpret_cast<RepeatedBase*>(word_); }
+  void SetList(RepeatedBase* list) { word_ = reinterpret_cast<uintptr_t>(list); }
+  // REQUIRES: `data` fits a PackedPointer, 0 < size <= kMaxBare; the memory was asked for as that
+  // many elements.
+  void SetBare(void* data, uint64_t size) {
+    word_ = reinterpret_cast<uintptr_t>(data) | size << PackedPointer::kShift;
+  }
+
+ private:
+  void* bare_data() const { return reinterpret_cast<void*>(word_ & PackedPointer::kAddress); }
+
+  uint64_t word_;
+};
+
+// The same, with the type of the elements.
+template <typename T>
+struct RepeatedSlot : ListSlot {};
 
 // The header of every message. `handle` as in RepeatedBase.
 struct Message {
@@ -162,6 +219,7 @@ struct FieldInfo {
   uint16_t offset;              // of the member
   uint8_t index;                // in the table and in `presence`
   uint8_t oneof;                // in MessageInfo::oneofs, or kNoOneof
+  WireType wire;                // of one value
   const MessageInfo* message;   // of kMessage
   const EnumInfo* enumeration;  // of kEnum
   const char* name;
@@ -226,6 +284,10 @@ T& Member(Message& message, const FieldInfo& field) {
 template <typename T>
 const T& Member(const Message& message, const FieldInfo& field) {
   return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(&message) + field.offset);
+}
+
+inline ListView ViewList(const Message& message, const FieldInfo& field) {
+  return Member<ListSlot>(message, field).view();
 }
 
 // A message that is not set, of any class: kMaxMessageSize zero bytes. Never written to.
@@ -316,8 +378,8 @@ ONNX_LIGHT_EXPORT void ClearUnknownFields(Arena& arena, Message& message);
 namespace internal {
 
 template <typename T>
-std::span<const T> View(const Repeated<T>* list) {
-  return list == nullptr ? std::span<const T>() : list->span();
+std::span<const T> View(const RepeatedSlot<T>& slot) {
+  return slot.view().template span<T>();
 }
 template <typename M>
 const M& OrEmpty(const M* message) {

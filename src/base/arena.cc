@@ -1,13 +1,17 @@
 #include "onnx_light/arena.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <new>
 
+#include "base/chunk_pool.h"
+
 namespace onnx_light {
 namespace {
 
-constexpr uint64_t kMaxChunkSize = 1024 * 1024;
+// At most a quarter of such a block is rounding.
+constexpr uint64_t kHugeBlockSize = 4 * kHugePageSize;
 constexpr uint64_t kMaxSize = uint64_t{1} << 62;
 // Free lists: one per word count up to kExactSize, four per doubling above.
 constexpr uint64_t kExactSize = 1024;
@@ -23,6 +27,16 @@ uint64_t StepBelow(uint64_t size) {
 void* Obtain(uint64_t size) {
   void* memory = std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+// Memory that is going to be filled: in huge pages where that saves many page faults.
+void* ObtainLarge(uint64_t size) {
+  if (size < kHugeBlockSize) return Obtain(size);
+  const uint64_t rounded = (size + kHugePageSize - 1) & ~(kHugePageSize - 1);
+  void* memory = std::aligned_alloc(kHugePageSize, rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  AdviseHugePages(memory, rounded);
   return memory;
 }
 
@@ -54,16 +68,28 @@ Arena::~Arena() {
     BufferRef::Adopt(payload->buffer);
   }
   while (large_ != nullptr) std::free(std::exchange(large_, large_->next));
-  while (chunks_ != nullptr) std::free(std::exchange(chunks_, chunks_->next));
+  while (chunks_ != nullptr) {
+    Chunk* chunk = std::exchange(chunks_, chunks_->next);
+    if (chunk->size == kPooledChunkSize) {
+      GiveChunk(chunk);
+    } else {
+      std::free(chunk);
+    }
+  }
 }
 
 void Arena::NewChunk(uint64_t size) {
-  auto* chunk = static_cast<Chunk*>(Obtain(size));
-  chunk->next = chunks_;
+  void* memory = size == kPooledChunkSize ? TakeChunk() : Obtain(size);
+  auto* chunk = new (memory) Chunk{chunks_, size};
   chunks_ = chunk;
   bytes_reserved_ += size;
   position_ = reinterpret_cast<char*>(chunk + 1);
   limit_ = reinterpret_cast<char*>(chunk) + size;
+}
+
+void Arena::Expect(uint64_t size) {
+  const uint64_t chunk = std::bit_floor(std::min(size | 1, kPooledChunkSize));
+  next_chunk_size_ = std::max(next_chunk_size_, chunk);
 }
 
 void* Arena::AllocateSlow(uint64_t size) {
@@ -76,7 +102,7 @@ void* Arena::AllocateSlow(uint64_t size) {
     // What is left of the old chunk is given up: at most kLargeSize, and less than the new chunk.
     while (next_chunk_size_ < size + sizeof(Chunk)) next_chunk_size_ *= 2;
     NewChunk(next_chunk_size_);
-    if (next_chunk_size_ < kMaxChunkSize) next_chunk_size_ *= 2;
+    if (next_chunk_size_ < kPooledChunkSize) next_chunk_size_ *= 2;
   }
   char* result = position_;
   position_ += size;
@@ -85,7 +111,7 @@ void* Arena::AllocateSlow(uint64_t size) {
 
 void* Arena::AllocateLarge(uint64_t size) {
   if (size > kMaxSize) throw std::bad_alloc();
-  auto* block = static_cast<LargeBlock*>(Obtain(size + sizeof(LargeBlock)));
+  auto* block = static_cast<LargeBlock*>(ObtainLarge(size + sizeof(LargeBlock)));
   block->next = large_;
   block->previous = &large_;
   if (large_ != nullptr) large_->previous = &block->next;
@@ -115,6 +141,7 @@ void Arena::Free(void* memory, uint64_t size) {
 Payload* Arena::NewPayload(SharedBytes bytes) {
   auto* payload = static_cast<Payload*>(Allocate(sizeof(Payload)));
   payload->data = reinterpret_cast<const char*>(bytes.data);
+  payload->size = bytes.size;
   payload->buffer = bytes.owner.Detach();
   payload->next = payloads_;
   payload->previous = &payloads_;

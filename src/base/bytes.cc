@@ -4,6 +4,8 @@
 #include <limits>
 #include <new>
 
+#include "base/chunk_pool.h"
+
 namespace onnx_light {
 namespace {
 
@@ -16,6 +18,7 @@ constexpr uint64_t kHeaderSize =
 BufferRef BufferRef::Allocate(uint64_t size) {
   if (size > std::numeric_limits<uint64_t>::max() / 2) throw std::bad_alloc();
   void* memory = ::operator new(kHeaderSize + size, std::align_val_t{kBufferAlignment});
+  AdviseHugePages(memory, kHeaderSize + size);
   auto* buffer = new (memory) Buffer();
   buffer->data_ = static_cast<std::byte*>(memory) + kHeaderSize;
   buffer->size_ = size;

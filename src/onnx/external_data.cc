@@ -22,7 +22,7 @@ using Entries = Repeated<StringStringEntryProto*>;
 
 std::span<StringStringEntryProto* const> EntriesOf(const MessageInfo& info,
                                                    const Message& message) {
-  return internal::View(Member<Entries*>(message, info.fields[info.external_data]));
+  return ViewList(message, info.fields[info.external_data]).span<StringStringEntryProto*>();
 }
 
 // The value of the last entry with this key, as for any scalar that occurs twice.
@@ -84,8 +84,7 @@ bool HasInlineData(const MessageInfo& info, const Message& message) {
   if (Member<String>(message, info.fields[info.raw_data]).size() != 0) return true;
   return std::any_of(info.fields.begin(), info.fields.end(), [&](const FieldInfo& field) {
     return field.repeated && field.index != info.external_data && Has(message, field) &&
-           std::string_view(field.name).ends_with("_data") &&
-           Member<RepeatedBase*>(message, field)->size != 0;
+           std::string_view(field.name).ends_with("_data") && ViewList(message, field).size != 0;
   });
 }
 

@@ -239,7 +239,7 @@ class Externalizer {
       std::memset(&Member<char>(copy, info.fields[index]), 0, size);
     };
     forget(info.raw_data, sizeof(String));
-    forget(info.external_data, sizeof(RepeatedBase*));
+    forget(info.external_data, sizeof(ListSlot));
     forget(info.data_location, sizeof(int32_t));
     return copy;
   }

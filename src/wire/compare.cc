@@ -164,7 +164,7 @@ class Comparer {
 
  private:
   bool SameField(const FieldInfo& field, const Message& a, const Message& b);
-  bool SameLists(const FieldInfo& field, const RepeatedBase& a, const RepeatedBase& b);
+  bool SameLists(const FieldInfo& field, const ListView& a, const ListView& b);
 
   // Puts a step in front of the path. Returns false, which every caller passes on.
   bool Differs(std::string_view step, std::optional<uint64_t> index = {});
@@ -181,7 +181,7 @@ bool Comparer::Differs(std::string_view step, std::optional<uint64_t> index) {
   return false;
 }
 
-bool Comparer::SameLists(const FieldInfo& field, const RepeatedBase& a, const RepeatedBase& b) {
+bool Comparer::SameLists(const FieldInfo& field, const ListView& a, const ListView& b) {
   if (a.size != b.size && !wants_path_) return false;
   const uint64_t common = std::min(a.size, b.size);
   uint64_t same = 0;
@@ -196,12 +196,7 @@ bool Comparer::SameLists(const FieldInfo& field, const RepeatedBase& a, const Re
 }
 
 bool Comparer::SameField(const FieldInfo& field, const Message& a, const Message& b) {
-  if (field.repeated) {
-    static constexpr RepeatedBase kNone{};
-    const RepeatedBase* first = Member<RepeatedBase*>(a, field);
-    const RepeatedBase* second = Member<RepeatedBase*>(b, field);
-    return SameLists(field, first == nullptr ? kNone : *first, second == nullptr ? kNone : *second);
-  }
+  if (field.repeated) return SameLists(field, ViewList(a, field), ViewList(b, field));
   if (Has(a, field) != Has(b, field)) return Differs(field.name);
   const bool same =
       field.kind == Kind::kMessage

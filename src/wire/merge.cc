@@ -27,7 +27,7 @@ void CheckLevels(const MessageInfo& info, const Message& message, int levels_lef
       CheckSubmessage(field, *Member<Message*>(message, field), levels_left);
       continue;
     }
-    for (const Message* element : Member<Repeated<Message*>*>(message, field)->span()) {
+    for (const Message* element : ViewList(message, field).span<Message*>()) {
       CheckSubmessage(field, *element, levels_left);
     }
   }
@@ -36,8 +36,8 @@ void CheckLevels(const MessageInfo& info, const Message& message, int levels_lef
 // What follows is bounded by the depth of `from`, which Merge has checked.
 void MergeMessage(Arena& arena, const MessageInfo& info, Message& into, const Message& from);
 
-void MergeMessages(Arena& arena, const FieldInfo& field, RepeatedBase& into,
-                   const RepeatedBase& from, uint64_t count) {
+void MergeMessages(Arena& arena, const FieldInfo& field, RepeatedBase& into, const ListView& from,
+                   uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     Message* element = AddMessage(arena, *field.message, into);
     MergeMessage(arena, *field.message, *element, *static_cast<Message* const*>(from.data)[i]);
@@ -46,10 +46,11 @@ void MergeMessages(Arena& arena, const FieldInfo& field, RepeatedBase& into,
 
 // The two lists may be one: `from` is read after the room is made, and only its first elements.
 void MergeRepeated(Arena& arena, const FieldInfo& field, RepeatedBase& into,
-                   const RepeatedBase& from) {
-  const uint64_t count = from.size;
+                   const Message& from_message) {
+  const uint64_t count = ViewList(from_message, field).size;
   const uint64_t width = ElementSize(field.kind);
   Reserve(arena, into, into.size + count, width);
+  const ListView from = ViewList(from_message, field);
   if (field.kind == Kind::kMessage) {
     MergeMessages(arena, field, into, from, count);
   } else if (field.kind == Kind::kString || field.kind == Kind::kBytes) {
@@ -68,8 +69,9 @@ void MergeRepeated(Arena& arena, const FieldInfo& field, RepeatedBase& into,
 void MergeField(Arena& arena, const MessageInfo& info, const FieldInfo& field, Message& into,
                 const Message& from) {
   if (field.repeated) {
-    const RepeatedBase& list = *Member<RepeatedBase*>(from, field);
-    if (list.size != 0) MergeRepeated(arena, field, *MutableRepeated(arena, into, field), list);
+    if (ViewList(from, field).size != 0) {
+      MergeRepeated(arena, field, *MutableRepeated(arena, into, field), from);
+    }
   } else if (field.kind == Kind::kMessage) {
     MergeMessage(arena, *field.message, *MutableMessage(arena, info, into, field),
                  *Member<Message*>(from, field));

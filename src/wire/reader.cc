@@ -8,6 +8,8 @@
 #include "base/threads.h"
 #include "onnx_light/errors.h"
 #include "onnx_light/serialization.h"
+#include "wire/packed_varints.h"
+#include "wire/table.h"
 #include "wire/varint.h"
 
 namespace onnx_light {
@@ -21,20 +23,10 @@ constexpr uint64_t kMaxWindow = 32 * 1024;
 // Payloads of at least this size are copied by several threads, in pieces.
 constexpr uint64_t kParallelPiece = 1 << 20;
 
-WireType WireTypeOf(Kind kind) {
-  switch (kind) {
-    case Kind::kFloat:
-      return WireType::kFixed32;
-    case Kind::kDouble:
-      return WireType::kFixed64;
-    case Kind::kString:
-    case Kind::kBytes:
-    case Kind::kMessage:
-      return WireType::kLengthDelimited;
-    default:
-      return WireType::kVarint;
-  }
-}
+// Elements that are collected before a list is made of them: most lists are shorter and get exactly
+// the memory that they need. More are moved over piece by piece; the first piece is a block of its
+// own in the arena, which goes back to the system when the list grows.
+constexpr size_t kMaxRun = 8 * 1024;
 
 struct PendingCopy {
   BufferRef buffer;  // a later occurrence of the field may have dropped it from the message
@@ -53,6 +45,7 @@ class Parser {
         end_(begin_ + input.bytes.size()) {}
 
   void Run(const MessageInfo& info, Message& message) {
+    arena_.Expect(static_cast<uint64_t>(end_ - begin_));
     if (begin_ != end_ &&
         ParseMessage(info, message, begin_, end_, options_.max_recursion_depth) == nullptr) {
       throw ParseError(code_, path_, static_cast<uint64_t>(at_ - begin_), text_);
@@ -65,24 +58,25 @@ class Parser {
   using Byte = const uint8_t*;
 
   // Records the first error and returns null, which every caller passes on.
-  Byte Fail(const char* code, Byte at, std::string text) {
+  [[gnu::cold, gnu::noinline]] Byte Fail(const char* code, Byte at, std::string text) {
     code_ = code;
     at_ = at;
     text_ = std::move(text);
     return nullptr;
   }
-  Byte Truncated(Byte at, const char* what) {
+  [[gnu::cold, gnu::noinline]] Byte Truncated(Byte at, const char* what) {
     return Fail("wire.truncated", at, std::string("the message ends inside ") + what);
   }
   // Adds a field to the path of an error, on the way out.
-  Byte Inside(const FieldInfo& field, std::optional<uint64_t> index = {}) {
+  [[gnu::cold, gnu::noinline]] Byte Inside(const FieldInfo& field,
+                                           std::optional<uint64_t> index = {}) {
     std::string step = field.name;
     if (index) step += '[' + std::to_string(*index) + ']';
     path_ = path_.empty() ? step : step + '.' + path_;
     return nullptr;
   }
 
-  Byte ReadTag(Byte p, Byte end, uint32_t* tag) {
+  [[gnu::noinline]] Byte ReadTag(Byte p, Byte end, uint32_t* tag) {
     const Byte start = p;
     uint64_t value = *p++;
     for (int shift = 7; p[-1] >= 0x80; shift += 7) {
@@ -98,6 +92,14 @@ class Parser {
   }
 
   Byte ReadValue(Byte p, Byte end, uint64_t* value) {
+    if (p < end && *p < 0x80) [[likely]] {
+      *value = *p;
+      return p + 1;
+    }
+    return ReadLongValue(p, end, value);
+  }
+
+  [[gnu::noinline]] Byte ReadLongValue(Byte p, Byte end, uint64_t* value) {
     const Byte start = p;
     p = ReadVarint(p, end, value);
     if (p != nullptr) [[likely]]
@@ -111,6 +113,14 @@ class Parser {
   // A length that fits in what is left. Padding beyond 5 bytes is refused, as protobuf does, unless
   // the value needs it.
   Byte ReadLength(Byte p, Byte end, uint64_t* length) {
+    if (p < end && *p < 0x80 && *p < end - p) [[likely]] {
+      *length = *p;
+      return p + 1;
+    }
+    return ReadLongLength(p, end, length);
+  }
+
+  [[gnu::noinline]] Byte ReadLongLength(Byte p, Byte end, uint64_t* length) {
     const Byte start = p;
     p = ReadValue(p, end, length);
     if (p == nullptr) return nullptr;
@@ -130,11 +140,14 @@ class Parser {
                   Byte start, Byte p, Byte end, int depth);
   Byte ParseSingular(const MessageInfo& info, Message& message, const FieldInfo& field, Byte start,
                      Byte p, Byte end, int depth);
-  Byte ParseRepeated(Message& message, const FieldInfo& field, uint32_t tag, Byte p, Byte end,
-                     int depth);
+  Byte ParseRun(Message& message, const FieldInfo& field, uint32_t tag, Byte p, Byte end,
+                int depth);
+  Byte ParseElement(const FieldInfo& field, uint64_t* element, Byte p, Byte end, int depth);
+  void AppendRun(Message& message, const FieldInfo& field, size_t first, bool last);
   Byte ParseSubmessage(const MessageInfo& info, Message& message, Byte p, Byte end, int depth);
-  Byte ParsePacked(RepeatedBase& list, Kind kind, Byte p, Byte end);
+  Byte ParsePacked(Message& message, const FieldInfo& field, Byte p, Byte end);
   Byte ParseScalar(Kind kind, void* to, Byte p, Byte end);
+  void SelectField(const MessageInfo& info, Message& message, const FieldInfo& field);
   Byte ParseString(String& string, Byte p, Byte end);
   Byte ParsePayload(Message& message, const FieldInfo& field, Byte p, Byte end);
   Byte ParseUnknown(Message& message, uint32_t tag, Byte start, Byte p, Byte end, int depth);
@@ -142,7 +155,7 @@ class Parser {
   Byte SkipValue(uint32_t tag, Byte start, Byte p, Byte end, int depth, bool in_group);
 
   void SetBytes(String& string, Byte p, uint64_t size);
-  char* OwnBytes(Byte p, uint64_t size);
+  void OpenWindow(Byte p, uint64_t size);
   SharedBytes SharePayload(Byte p, uint64_t size);
   void AppendUnknown(Message& message, Byte start, Byte end);
   void CopyPending();
@@ -154,10 +167,13 @@ class Parser {
   const Byte end_;
   bool borrowed_ = false;
 
-  Byte window_end_ = nullptr;
-  char* window_text_ = nullptr;  // the copy of the byte at window_begin_
+  // The part of the input that has been copied last, and where.
   Byte window_begin_ = nullptr;
+  Byte window_end_ = nullptr;
+  const char* window_text_ = nullptr;
   uint64_t window_size_ = kMinWindow;
+  std::vector<uint64_t>
+      run_;  // elements of the lists that are being read, those of inner ones last
   std::vector<PendingCopy> copies_;
 
   const char* code_ = nullptr;
@@ -169,17 +185,14 @@ class Parser {
 // ---------------------------------------------------------------------------------------------
 // Bytes
 
-char* Parser::OwnBytes(Byte p, uint64_t size) {
-  if (size > static_cast<uint64_t>(window_end_ - p) || window_end_ == nullptr || p > window_end_) {
-    const uint64_t left = static_cast<uint64_t>(end_ - p);
-    const uint64_t window = std::max(size, std::min(window_size_, left));
-    window_text_ = static_cast<char*>(arena_.Allocate(window));
-    std::memcpy(window_text_, p, window);
-    window_begin_ = p;
-    window_end_ = p + window;
-    window_size_ = std::min(window_size_ * 2, kMaxWindow);
-  }
-  return window_text_ + (p - window_begin_);
+void Parser::OpenWindow(Byte p, uint64_t size) {
+  const uint64_t window = std::max(size, std::min(window_size_, static_cast<uint64_t>(end_ - p)));
+  char* text = static_cast<char*>(arena_.Allocate(window));
+  std::memcpy(text, p, window);
+  window_text_ = text;
+  window_begin_ = p;
+  window_end_ = p + window;
+  window_size_ = std::min(window_size_ * 2, kMaxWindow);
 }
 
 SharedBytes Parser::SharePayload(Byte p, uint64_t size) {
@@ -201,18 +214,20 @@ void Parser::CopyPending() {
               [&](uint64_t i) { std::memcpy(copies_[i].to, copies_[i].from, copies_[i].size); });
 }
 
-void Parser::SetBytes(String& string, Byte p, uint64_t size) {
+inline void Parser::SetBytes(String& string, Byte p, uint64_t size) {
   if (string.size() != 0) string.Release(arena_);
-  if (size >= String::kPayloadSize) {
+  if (size >= String::kPayloadSize) [[unlikely]] {
     string.SetShared(arena_, SharePayload(p, size));
     window_size_ = kMinWindow;
   } else if (size == 0) {
-    string.Set(arena_, {});
+    string.Release(arena_);
   } else if (owner_) {
-    string.SetBorrowed(reinterpret_cast<const char*>(p), size);
+    string.SetBorrowed(arena_, reinterpret_cast<const char*>(p), size);
     borrowed_ = true;
   } else {
-    string.SetOwned(OwnBytes(p, size), size);
+    // The parser only moves forward: nothing lies before the window.
+    if (p + size > window_end_) OpenWindow(p, size);
+    string.SetBorrowed(arena_, window_text_ + (p - window_begin_), size);
   }
 }
 
@@ -221,7 +236,7 @@ void Parser::AppendUnknown(Message& message, Byte start, Byte end) {
                       {reinterpret_cast<const char*>(start), static_cast<size_t>(end - start)});
 }
 
-Parser::Byte Parser::ParseString(String& string, Byte p, Byte end) {
+inline Parser::Byte Parser::ParseString(String& string, Byte p, Byte end) {
   uint64_t size = 0;
   p = ReadLength(p, end, &size);
   if (p == nullptr) return nullptr;
@@ -305,9 +320,17 @@ Parser::Byte Parser::ParseUnknown(Message& message, uint32_t tag, Byte start, By
 // ---------------------------------------------------------------------------------------------
 // Known fields
 
+inline void Parser::SelectField(const MessageInfo& info, Message& message, const FieldInfo& field) {
+  if (field.oneof != kNoOneof) [[unlikely]] {
+    Select(arena_, info, message, field);
+  } else {
+    message.presence |= uint32_t{1} << field.index;
+  }
+}
+
 inline Parser::Byte Parser::ParseScalar(Kind kind, void* to, Byte p, Byte end) {
   const WireType wire = WireTypeOf(kind);
-  if (wire == WireType::kVarint) {
+  if (wire == WireType::kVarint) [[likely]] {
     uint64_t value = 0;
     p = ReadValue(p, end, &value);
     if (p == nullptr) return nullptr;
@@ -326,13 +349,13 @@ inline Parser::Byte Parser::ParseScalar(Kind kind, void* to, Byte p, Byte end) {
   return p + size;
 }
 
-Parser::Byte Parser::ParseSubmessage(const MessageInfo& info, Message& message, Byte p, Byte end,
-                                     int depth) {
+inline Parser::Byte Parser::ParseSubmessage(const MessageInfo& info, Message& message, Byte p,
+                                            Byte end, int depth) {
   const Byte start = p;
   uint64_t size = 0;
   p = ReadLength(p, end, &size);
   if (p == nullptr) return nullptr;
-  if (depth == 0) {
+  if (depth == 0) [[unlikely]] {
     return Fail(
         "wire.depth", start,
         "more than " + std::to_string(options_.max_recursion_depth) + " levels of messages");
@@ -340,40 +363,21 @@ Parser::Byte Parser::ParseSubmessage(const MessageInfo& info, Message& message, 
   return ParseMessage(info, message, p, p + size, depth - 1);
 }
 
-// Decodes varints up to `end` into [to, limit). Returns where it stopped: the end, a bad varint, or
-// the limit (the bytes of a mapped file may change between counting and decoding).
-template <typename T>
-const uint8_t* DecodePacked(const uint8_t* p, const uint8_t* end, T* to, const T* limit) {
-  uint64_t value = 0;
-  while (end - p >= kMaxVarintSize && to != limit) {
-    const uint8_t* next = ReadVarintUnchecked(p, &value);
-    if (next == nullptr) return p;
-    *to++ = static_cast<T>(value);  // a bool becomes "not zero"
-    p = next;
-  }
-  while (p < end && to != limit) {
-    const uint8_t* next = ReadVarint(p, end, &value);
-    if (next == nullptr) return p;
-    *to++ = static_cast<T>(value);
-    p = next;
-  }
-  return p;
-}
-
 template <typename T>
 const uint8_t* DecodeInto(const RepeatedBase& list, uint64_t count, const uint8_t* p,
                           const uint8_t* end) {
   T* to = static_cast<T*>(list.data) + list.size;
-  return DecodePacked(p, end, to, to + count);
+  return DecodeVarints(p, end, to, to + count);
 }
 
-Parser::Byte Parser::ParsePacked(RepeatedBase& list, Kind kind, Byte p, Byte end) {
+Parser::Byte Parser::ParsePacked(Message& message, const FieldInfo& field, Byte p, Byte end) {
+  RepeatedBase& list = *MutableRepeated(arena_, message, field);
   uint64_t size = 0;
   p = ReadLength(p, end, &size);
   if (p == nullptr) return nullptr;
   end = p + size;
-  const uint64_t width = ElementSize(kind);
-  if (WireTypeOf(kind) != WireType::kVarint) {
+  const uint64_t width = ElementSize(field.kind);
+  if (field.wire != WireType::kVarint) {
     if (size % width != 0) return Truncated(p, "a packed value");
     Reserve(arena_, list, list.size + size / width, width);
     if (size != 0) std::memcpy(static_cast<char*>(list.data) + list.size * width, p, size);
@@ -381,8 +385,7 @@ Parser::Byte Parser::ParsePacked(RepeatedBase& list, Kind kind, Byte p, Byte end
     return end;
   }
   // Every varint ends in one byte below 0x80, so the room is known before the first is decoded.
-  const auto count =
-      static_cast<uint64_t>(std::count_if(p, end, [](uint8_t b) { return b < 128; }));
+  const uint64_t count = CountVarints(p, end);
   Reserve(arena_, list, list.size + count, width);
   const Byte stop = width == 8   ? DecodeInto<uint64_t>(list, count, p, end)
                     : width == 4 ? DecodeInto<uint32_t>(list, count, p, end)
@@ -399,75 +402,104 @@ Parser::Byte Parser::ParsePacked(RepeatedBase& list, Kind kind, Byte p, Byte end
 Parser::Byte Parser::ParseSingular(const MessageInfo& info, Message& message,
                                    const FieldInfo& field, Byte start, Byte p, Byte end,
                                    int depth) {
-  switch (field.kind) {
-    case Kind::kMessage:
-      return ParseSubmessage(*field.message, *MutableMessage(arena_, info, message, field), p, end,
-                             depth);
-    case Kind::kString:
-    case Kind::kBytes:
-      if (field.index == info.raw_data) return ParsePayload(message, field, p, end);
-      Select(arena_, info, message, field);
-      return ParseString(Member<String>(message, field), p, end);
-    case Kind::kEnum: {
-      uint64_t value = 0;
-      p = ReadValue(p, end, &value);
-      if (p == nullptr) return nullptr;
-      const auto number = static_cast<int32_t>(value);
-      if (!field.enumeration->Contains(number)) {
-        AppendUnknown(message, start, p);
-        return p;
-      }
-      Select(arena_, info, message, field);
-      Member<int32_t>(message, field) = number;
-      return p;
+  if (field.kind == Kind::kMessage) {
+    return ParseSubmessage(*field.message, *MutableMessage(arena_, info, message, field), p, end,
+                           depth);
+  }
+  if (field.wire == WireType::kLengthDelimited) {
+    if (field.index == info.raw_data) return ParsePayload(message, field, p, end);
+    SelectField(info, message, field);
+    return ParseString(Member<String>(message, field), p, end);
+  }
+  if (field.kind != Kind::kEnum) {
+    SelectField(info, message, field);
+    return ParseScalar(field.kind, &Member<char>(message, field), p, end);
+  }
+  uint64_t value = 0;
+  p = ReadValue(p, end, &value);
+  if (p == nullptr) return nullptr;
+  const auto number = static_cast<int32_t>(value);
+  if (!field.enumeration->Contains(number)) {
+    AppendUnknown(message, start, p);
+    return p;
+  }
+  SelectField(info, message, field);
+  Member<int32_t>(message, field) = number;
+  return p;
+}
+
+// One element of a repeated field, into the first bytes of a word.
+inline Parser::Byte Parser::ParseElement(const FieldInfo& field, uint64_t* element, Byte p,
+                                         Byte end, int depth) {
+  if (field.kind == Kind::kMessage) {
+    Message* message = NewMessage(arena_, *field.message);
+    std::memcpy(element, &message, sizeof(message));
+    return ParseSubmessage(*field.message, *message, p, end, depth);
+  }
+  if (field.wire != WireType::kLengthDelimited) return ParseScalar(field.kind, element, p, end);
+  String string{};
+  p = ParseString(string, p, end);
+  std::memcpy(element, &string, sizeof(string));
+  return p;
+}
+
+// Moves the elements of the run from `first` on into the field's list.
+void Parser::AppendRun(Message& message, const FieldInfo& field, size_t first, bool last) {
+  const size_t count = run_.size() - first;
+  const uint64_t width = ElementSize(field.kind);
+  auto& slot = Member<ListSlot>(message, field);
+  void* to = last && slot.is_null() ? arena_.Allocate(count * width) : nullptr;
+  if (to != nullptr && PackedPointer::Fits(to)) [[likely]] {
+    slot.SetBare(to, count);
+    message.presence |= uint32_t{1} << field.index;
+  } else {
+    RepeatedBase& list = *MutableRepeated(arena_, message, field);
+    Reserve(arena_, list, list.size + count, width);
+    to = static_cast<char*>(list.data) + list.size * width;
+    list.size += count;
+  }
+  for (size_t i = count; i-- > 0; run_.pop_back()) {
+    if (width == sizeof(uint64_t)) [[likely]] {
+      static_cast<uint64_t*>(to)[i] = run_.back();
+    } else {
+      std::memcpy(static_cast<char*>(to) + i * width, &run_.back(), width == 1 ? 1 : 4);
     }
-    default:
-      Select(arena_, info, message, field);
-      return ParseScalar(field.kind, &Member<char>(message, field), p, end);
   }
 }
 
 // One element, then all that follow with the same tag.
-Parser::Byte Parser::ParseRepeated(Message& message, const FieldInfo& field, uint32_t tag, Byte p,
-                                   Byte end, int depth) {
-  RepeatedBase& list = *MutableRepeated(arena_, message, field);
-  const uint64_t width = ElementSize(field.kind);
-  const bool scalar = WireTypeOf(field.kind) != WireType::kLengthDelimited;
-  if (scalar && static_cast<WireType>(tag & 7) == WireType::kLengthDelimited) {
-    p = ParsePacked(list, field.kind, p, end);
-    return p == nullptr ? Inside(field) : p;
-  }
+Parser::Byte Parser::ParseRun(Message& message, const FieldInfo& field, uint32_t tag, Byte p,
+                              Byte end, int depth) {
+  const size_t first = run_.size();
   for (;;) {
-    if (field.kind == Kind::kMessage) {
-      Message* element = AddMessage(arena_, *field.message, list);
-      p = ParseSubmessage(*field.message, *element, p, end, depth);
-    } else {
-      if (list.size == list.capacity) Reserve(arena_, list, list.size + 1, width);
-      char* element = static_cast<char*>(list.data) + list.size * width;
-      if (scalar) {
-        p = ParseScalar(field.kind, element, p, end);
-      } else {
-        std::memset(element, 0, sizeof(String));
-        p = ParseString(*reinterpret_cast<String*>(element), p, end);
-      }
-      ++list.size;
+    uint64_t element = 0;
+    p = ParseElement(field, &element, p, end, depth);
+    if (p == nullptr) {
+      const uint64_t index = ViewList(message, field).size + run_.size() - first;
+      run_.resize(first);
+      return Inside(field, index);
     }
-    if (p == nullptr) return Inside(field, list.size - 1);
+    run_.push_back(element);
     // Tags of fields below 16 are one byte: most repeated fields.
-    if (p == end || *p != tag || tag >= 0x80) return p;
+    if (p == end || *p != tag || tag >= 0x80) break;
     ++p;
+    if (run_.size() - first == kMaxRun) AppendRun(message, field, first, false);
   }
+  AppendRun(message, field, first, true);
+  return p;
 }
 
-Parser::Byte Parser::ParseField(const MessageInfo& info, Message& message, const FieldInfo& field,
-                                uint32_t tag, Byte start, Byte p, Byte end, int depth) {
+inline Parser::Byte Parser::ParseField(const MessageInfo& info, Message& message,
+                                       const FieldInfo& field, uint32_t tag, Byte start, Byte p,
+                                       Byte end, int depth) {
   const auto wire = static_cast<WireType>(tag & 7);
-  const WireType natural = WireTypeOf(field.kind);
-  if (field.repeated) {
-    const bool packed = wire == WireType::kLengthDelimited && natural != wire;
-    if (wire == natural || packed) return ParseRepeated(message, field, tag, p, end, depth);
-  } else if (wire == natural) {
+  if (wire == field.wire) [[likely]] {
+    if (field.repeated) return ParseRun(message, field, tag, p, end, depth);
     p = ParseSingular(info, message, field, start, p, end, depth);
+    return p == nullptr ? Inside(field) : p;
+  }
+  if (field.repeated && wire == WireType::kLengthDelimited) {
+    p = ParsePacked(message, field, p, end);
     return p == nullptr ? Inside(field) : p;
   }
   return ParseUnknown(message, tag, start, p, end, depth);

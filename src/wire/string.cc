@@ -1,10 +1,24 @@
-#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "onnx_light/errors.h"
 #include "onnx_light/message.h"
 
 namespace onnx_light {
+
+namespace {
+
+// In front of an owned text stands the size of its block, which is the text's room for growing.
+constexpr uint64_t kOwnedHeader = sizeof(uint16_t);
+static_assert(String::kPayloadSize * 5 / 4 + 8 <= UINT16_MAX);
+
+uint64_t BlockSize(const char* text) {
+  uint16_t size = 0;
+  std::memcpy(&size, text - kOwnedHeader, kOwnedHeader);
+  return size;
+}
+
+}  // namespace
 
 void String::Set(Arena& arena, std::string_view value) {
   if (value.size() >= kPayloadSize) {
@@ -16,20 +30,19 @@ void String::Set(Arena& arena, std::string_view value) {
     Release(arena);
     return;
   }
-  const bool owned = (meta_ & (kPayload | kBorrowed)) == 0;
-  const uint64_t capacity = owned ? size() + slack() : 0;
-  if (value.size() <= capacity) {
-    std::memmove(text_, value.data(), value.size());
-    // The slack is cut to its field's width; what is cut off stays unused.
-    meta_ = value.size() | std::min(capacity - value.size(), kSlackMask) << kSlackShift;
+  if (is_owned() && value.size() <= BlockSize(text()) - kOwnedHeader) {
+    std::memmove(text(), value.data(), value.size());
+    word_ = (word_ & ~(kSizeMask << kSizeShift)) | value.size() << kSizeShift;
     return;
   }
-  const uint64_t rounded = Arena::ReusableSize(value.size());
-  char* text = static_cast<char*>(arena.Allocate(rounded));
-  std::memcpy(text, value.data(), value.size());
+  const uint64_t block = Arena::ReusableSize(value.size() + kOwnedHeader);
+  char* fresh = static_cast<char*>(arena.Allocate(block)) + kOwnedHeader;
+  const auto stored = static_cast<uint16_t>(block);
+  std::memcpy(fresh - kOwnedHeader, &stored, kOwnedHeader);
+  std::memcpy(fresh, value.data(), value.size());
   Release(arena);
-  text_ = text;
-  meta_ = value.size() | (rounded - value.size()) << kSlackShift;
+  SetBorrowed(arena, fresh, value.size());
+  if (!is_payload()) word_ |= kOwned;
 }
 
 void String::SetShared(Arena& arena, SharedBytes bytes) {
@@ -38,11 +51,9 @@ void String::SetShared(Arena& arena, SharedBytes bytes) {
         "message.too_long", "",
         "a payload of " + std::to_string(bytes.size) + " bytes; at most 2^48 - 1 fit in a field");
   }
-  const uint64_t size = bytes.size;
   Payload* payload = arena.NewPayload(std::move(bytes));
   Release(arena);
-  payload_ = payload;
-  meta_ = size | kPayload;
+  word_ = reinterpret_cast<uintptr_t>(payload) | kPayload;
 }
 
 void String::CopyFrom(Arena& arena, const String& other) {
@@ -60,20 +71,19 @@ SharedBytes String::Share(Arena& arena) {
 }
 
 SharedBytes String::Shared() const {
-  BufferRef counted = BufferRef::Adopt(payload_->buffer);
+  BufferRef counted = BufferRef::Adopt(payload()->buffer);
   BufferRef result = counted;
   counted.Detach();
-  return SharedBytes(payload_->data, size(), std::move(result));
+  return SharedBytes(payload()->data, payload()->size, std::move(result));
 }
 
 void String::Release(Arena& arena) {
   if (is_payload()) {
-    arena.FreePayload(payload_);
-  } else if ((meta_ & kBorrowed) == 0 && meta_ != 0) {
-    arena.Free(text_, size() + slack());
+    arena.FreePayload(payload());
+  } else if (is_owned()) {
+    arena.Free(text() - kOwnedHeader, BlockSize(text()));
   }
-  text_ = nullptr;
-  meta_ = 0;
+  word_ = 0;
 }
 
 }  // namespace onnx_light

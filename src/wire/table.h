@@ -14,7 +14,7 @@ namespace onnx_light {
 template <typename M>
 constexpr bool MemberFits(Kind kind, bool repeated) {
   const auto is = [repeated]<typename T>(T*) {
-    return repeated ? std::is_same_v<M, Repeated<T>*> : std::is_same_v<M, T>;
+    return repeated ? std::is_same_v<M, RepeatedSlot<T>> : std::is_same_v<M, T>;
   };
   switch (kind) {
     case Kind::kInt32:
@@ -36,9 +36,25 @@ constexpr bool MemberFits(Kind kind, bool repeated) {
     case Kind::kBytes:
       return is(static_cast<String*>(nullptr));
     case Kind::kMessage:
-      return std::is_pointer_v<M>;
+      return repeated ? std::is_base_of_v<ListSlot, M> : std::is_pointer_v<M>;
   }
   return false;
+}
+
+// How one value of this kind stands in the input.
+constexpr WireType WireTypeOf(Kind kind) {
+  switch (kind) {
+    case Kind::kFloat:
+      return WireType::kFixed32;
+    case Kind::kDouble:
+      return WireType::kFixed64;
+    case Kind::kString:
+    case Kind::kBytes:
+    case Kind::kMessage:
+      return WireType::kLengthDelimited;
+    default:
+      return WireType::kVarint;
+  }
 }
 
 // One row. A member that does not fit is a compile error.
@@ -55,6 +71,7 @@ consteval FieldInfo MakeField(uint32_t tag, Kind kind, bool repeated, bool packe
                    .offset = static_cast<uint16_t>(offset),
                    .index = index,
                    .oneof = oneof,
+                   .wire = WireTypeOf(kind),
                    .message = message,
                    .enumeration = enumeration,
                    .name = name,

@@ -51,7 +51,7 @@ class Printer {
 
  private:
   void PrintSubmessage(const FieldInfo& field, const Message& message, int level);
-  void PrintList(const FieldInfo& field, const RepeatedBase& list, int level);
+  void PrintList(const FieldInfo& field, const ListView& list, int level);
   void PrintLine(const FieldInfo& field, const void* value, int level);
   void PrintValue(const FieldInfo& field, const void* value);
   void PrintQuoted(std::string_view value, bool is_utf8);
@@ -157,7 +157,7 @@ void Printer::PrintSubmessage(const FieldInfo& field, const Message& message, in
   text_.append(static_cast<size_t>(level) * 2, ' ').append("}\n");
 }
 
-void Printer::PrintList(const FieldInfo& field, const RepeatedBase& list, int level) {
+void Printer::PrintList(const FieldInfo& field, const ListView& list, int level) {
   const auto* elements = static_cast<const char*>(list.data);
   const uint64_t width = ElementSize(field.kind);
   for (uint64_t i = 0; i < list.size; ++i) {
@@ -173,7 +173,7 @@ void Printer::PrintMessage(const MessageInfo& info, const Message& message, int 
   for (uint32_t bits = message.presence; bits != 0; bits &= bits - 1) {
     const FieldInfo& field = info.fields[std::countr_zero(bits)];
     if (field.repeated) {
-      PrintList(field, *Member<RepeatedBase*>(message, field), level);
+      PrintList(field, ViewList(message, field), level);
     } else if (field.kind == Kind::kMessage) {
       PrintSubmessage(field, *Member<Message*>(message, field), level);
     } else {

@@ -13,6 +13,11 @@ namespace {
 
 alignas(64) constinit const char empty_message[kMaxMessageSize] = {};
 
+// What the arena gave for that many bare elements.
+uint64_t BareBytes(Kind kind, uint64_t count) {
+  return (count * ElementSize(kind) + 7) & ~uint64_t{7};
+}
+
 // Messages whose contents still have to be given back: an explicit stack, since trees may be deep.
 using Pending = std::vector<std::pair<const MessageInfo*, Message*>>;
 
@@ -24,7 +29,7 @@ void Discard(const MessageInfo& info, Message* message, Pending& pending) {
   }
 }
 
-void DiscardElements(Arena& arena, const FieldInfo& field, RepeatedBase& list, uint64_t index,
+void DiscardElements(Arena& arena, const FieldInfo& field, const ListView& list, uint64_t index,
                      uint64_t count, Pending& pending) {
   if (field.kind == Kind::kMessage) {
     auto** messages = static_cast<Message**>(list.data) + index;
@@ -36,20 +41,26 @@ void DiscardElements(Arena& arena, const FieldInfo& field, RepeatedBase& list, u
 }
 
 void DiscardList(Arena& arena, const FieldInfo& field, RepeatedBase* list, Pending& pending) {
-  DiscardElements(arena, field, *list, 0, list->size, pending);
+  DiscardElements(arena, field, {list->data, list->size}, 0, list->size, pending);
   if (list->capacity != 0) arena.Free(list->data, list->capacity * ElementSize(field.kind));
   arena.Free(list, sizeof(RepeatedBase));
 }
 
+void DiscardSlot(Arena& arena, const FieldInfo& field, ListSlot slot, Pending& pending) {
+  if (slot.is_bare()) {
+    const ListView view = slot.view();
+    DiscardElements(arena, field, view, 0, view.size, pending);
+    arena.Free(view.data, BareBytes(field.kind, view.size));
+  } else if (slot.list()->handle != nullptr) {
+    slot.list()->detached = true;
+  } else {
+    DiscardList(arena, field, slot.list(), pending);
+  }
+}
+
 void DiscardField(Arena& arena, Message& message, const FieldInfo& field, Pending& pending) {
   if (field.repeated) {
-    auto& list = Member<RepeatedBase*>(message, field);
-    if (list->handle != nullptr) {
-      list->detached = true;
-    } else {
-      DiscardList(arena, field, list, pending);
-    }
-    list = nullptr;
+    DiscardSlot(arena, field, std::exchange(Member<ListSlot>(message, field), {}), pending);
   } else if (field.kind == Kind::kMessage) {
     Discard(*field.message, std::exchange(Member<Message*>(message, field), nullptr), pending);
   } else if (field.kind == Kind::kString || field.kind == Kind::kBytes) {
@@ -107,11 +118,17 @@ Message* MutableMessage(Arena& arena, const MessageInfo& info, Message& message,
 }
 
 RepeatedBase* MutableRepeated(Arena& arena, Message& message, const FieldInfo& field) {
-  auto& list = Member<RepeatedBase*>(message, field);
-  if (list == nullptr) {
-    list = NewRepeated(arena);
-    message.presence |= uint32_t{1} << field.index;
+  auto& slot = Member<ListSlot>(message, field);
+  if (!slot.is_null() && !slot.is_bare()) return slot.list();
+  RepeatedBase* list = NewRepeated(arena);
+  if (slot.is_bare()) {
+    const ListView view = slot.view();
+    list->data = view.data;
+    list->size = view.size;
+    list->capacity = BareBytes(field.kind, view.size) / ElementSize(field.kind);
   }
+  slot.SetList(list);
+  message.presence |= uint32_t{1} << field.index;
   return list;
 }
 
@@ -159,7 +176,7 @@ void Reserve(Arena& arena, RepeatedBase& list, uint64_t capacity, uint64_t eleme
   if (capacity <= list.capacity) return;
   if (capacity > String::kMaxSize) throw std::bad_alloc();  // no size below can overflow
   // At least doubled, so that appending is constant time on average.
-  capacity = std::max({capacity, list.capacity * 2, uint64_t{8} / element_size});
+  capacity = std::max({capacity, uint64_t{list.capacity} * 2, uint64_t{8} / element_size});
   const uint64_t bytes = Arena::ReusableSize(capacity * element_size);
   void* data = arena.Allocate(bytes);
   if (list.capacity != 0) {
@@ -184,7 +201,7 @@ void EraseElements(Arena& arena, const FieldInfo& field, RepeatedBase& list, uin
                    uint64_t count) {
   if (count == 0) return;
   Pending pending;
-  DiscardElements(arena, field, list, index, count, pending);
+  DiscardElements(arena, field, {list.data, list.size}, index, count, pending);
   const uint64_t size = ElementSize(field.kind);
   char* gap = static_cast<char*>(list.data) + index * size;
   std::memmove(gap, gap + count * size, (list.size - index - count) * size);

@@ -119,7 +119,7 @@ TEST(String, BorrowedMemoryIsNeitherWrittenNorFreed) {
   const std::string input = "borrowed";
   Arena arena;
   String string{};
-  string.SetBorrowed(input.data(), input.size());
+  string.SetBorrowed(arena, input.data(), input.size());
   EXPECT_EQ(string.data(), input.data());
   string.Set(arena, "new");
   EXPECT_EQ(string.view(), "new");

@@ -16,7 +16,9 @@ constexpr uint32_t MakeTag(uint32_t number, WireType type) {
 }
 
 constexpr int VarintSize(uint64_t value) {
-  return static_cast<int>((static_cast<unsigned>(std::bit_width(value | 1)) * 9 + 64) / 64);
+  if (value < 0x80) [[likely]]
+    return 1;
+  return static_cast<int>((static_cast<unsigned>(std::bit_width(value)) * 9 + 64) / 64);
 }
 
 inline uint8_t* WriteVarint(uint64_t value, uint8_t* p) {

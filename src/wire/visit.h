@@ -30,11 +30,11 @@ struct VisitFrame {
       field = &info->fields[static_cast<size_t>(std::countr_zero(fields_left))];
       fields_left &= fields_left - 1;
       position = 0;
-      count = field->repeated ? Member<RepeatedBase*>(*message, *field)->size : 1;
+      count = field->repeated ? ViewList(*message, *field).size : 1;
     }
     const uint64_t index = position++;
     if (!field->repeated) return Member<Message*>(*message, *field);
-    return static_cast<Message**>(Member<RepeatedBase*>(*message, *field)->data)[index];
+    return ViewList(*message, *field).template span<Message*>()[index];
   }
 
   const MessageInfo* info;

@@ -17,11 +17,6 @@ namespace {
 // What several threads copy goes in pieces of this size.
 constexpr uint64_t kParallelPiece = 1 << 20;
 
-template <typename T>
-std::span<const T> Elements(const RepeatedBase& list) {
-  return {static_cast<const T*>(list.data), static_cast<size_t>(list.size)};
-}
-
 // An int32 goes out as the 64-bit varint of its value: ten bytes if negative.
 template <typename T>
 uint64_t AsVarint(T value) {
@@ -37,17 +32,17 @@ uint64_t VarintsSize(std::span<const T> values) {
 }
 
 // The bytes of all elements of a repeated number, without tags.
-uint64_t NumbersSize(Kind kind, const RepeatedBase& list) {
+uint64_t NumbersSize(Kind kind, const ListView& list) {
   switch (kind) {
     case Kind::kInt32:
     case Kind::kEnum:
-      return VarintsSize(Elements<int32_t>(list));
+      return VarintsSize(list.span<int32_t>());
     case Kind::kInt64:
-      return VarintsSize(Elements<int64_t>(list));
+      return VarintsSize(list.span<int64_t>());
     case Kind::kUint32:
-      return VarintsSize(Elements<uint32_t>(list));
+      return VarintsSize(list.span<uint32_t>());
     case Kind::kUint64:
-      return VarintsSize(Elements<uint64_t>(list));
+      return VarintsSize(list.span<uint64_t>());
     default:
       return list.size * ElementSize(kind);
   }
@@ -68,12 +63,33 @@ uint64_t ScalarSize(Kind kind, const char* at) {
   }
 }
 
+// memcpy, without a call where most strings are: up to 16 bytes, as two pieces that may overlap.
+inline void CopyShort(uint8_t* to, const char* from, size_t size) {
+  const auto copy_two = [=]<typename Word>(Word) {
+    Word first, last;
+    std::memcpy(&first, from, sizeof(Word));
+    std::memcpy(&last, from + size - sizeof(Word), sizeof(Word));
+    std::memcpy(to, &first, sizeof(Word));
+    std::memcpy(to + size - sizeof(Word), &last, sizeof(Word));
+  };
+  if (size > 16) {
+    std::memcpy(to, from, size);
+  } else if (size >= 8) {
+    copy_two(uint64_t{});
+  } else if (size >= 4) {
+    copy_two(uint32_t{});
+  } else {
+    for (size_t i = 0; i < size; ++i) to[i] = static_cast<uint8_t>(from[i]);
+  }
+}
+
 bool IsString(Kind kind) { return kind == Kind::kString || kind == Kind::kBytes; }
 
 uint64_t Delimited(uint64_t size) { return static_cast<uint64_t>(VarintSize(size)) + size; }
 
 const Message& Resolve(const Replacements* replacements, const Message& message) {
-  if (replacements == nullptr) return message;
+  if (replacements == nullptr) [[likely]]
+    return message;
   const auto found = replacements->find(&message);
   return found == replacements->end() ? message : *found->second;
 }
@@ -101,7 +117,7 @@ class Measurer {
     for (uint32_t bits = message.presence; bits != 0; bits &= bits - 1) {
       const FieldInfo& field = info.fields[std::countr_zero(bits)];
       if (field.repeated) {
-        size += MeasureList(field, *Member<RepeatedBase*>(message, field), depth);
+        size += MeasureList(field, ViewList(message, field), depth);
       } else if (field.kind == Kind::kMessage) {
         size += field.tag_size + Submessage(field, *Member<Message*>(message, field), depth);
       } else if (!IsString(field.kind)) {
@@ -137,14 +153,14 @@ class Measurer {
     return Delimited(size);
   }
 
-  uint64_t MeasureList(const FieldInfo& field, const RepeatedBase& list, int depth) {
+  uint64_t MeasureList(const FieldInfo& field, const ListView& list, int depth) {
     uint64_t size = list.size * field.tag_size;
     if (field.kind == Kind::kMessage) {
-      for (const Message* element : Elements<Message*>(list)) {
+      for (const Message* element : list.span<Message*>()) {
         size += Submessage(field, *element, depth);
       }
     } else if (IsString(field.kind)) {
-      for (const String& element : Elements<String>(list)) size += StringSize(element.size());
+      for (const String& element : list.span<String>()) size += StringSize(element.size());
     } else if (!field.packed) {
       size += NumbersSize(field.kind, list);
     } else if (list.size != 0) {
@@ -184,7 +200,7 @@ class Writer {
     for (uint32_t bits = message.presence; bits != 0; bits &= bits - 1) {
       const FieldInfo& field = info.fields[std::countr_zero(bits)];
       if (field.repeated) {
-        WriteList(field, *Member<RepeatedBase*>(message, field));
+        WriteList(field, ViewList(message, field));
       } else if (field.kind == Kind::kMessage) {
         WriteSubmessage(field, *Member<Message*>(message, field));
       } else if (!IsString(field.kind)) {
@@ -208,7 +224,7 @@ class Writer {
   }
 
   void WriteBytes(std::string_view bytes) {
-    if (!bytes.empty()) std::memcpy(p_, bytes.data(), bytes.size());
+    CopyShort(p_, bytes.data(), bytes.size());
     p_ += bytes.size();
   }
 
@@ -246,13 +262,13 @@ class Writer {
   }
 
   template <typename T>
-  void WriteVarints(const RepeatedBase& list) {
+  void WriteVarints(const ListView& list) {
     uint8_t* p = p_;
-    for (const T value : Elements<T>(list)) p = WriteVarint(AsVarint(value), p);
+    for (const T value : list.span<T>()) p = WriteVarint(AsVarint(value), p);
     p_ = p;
   }
 
-  void WritePacked(const FieldInfo& field, const RepeatedBase& list) {
+  void WritePacked(const FieldInfo& field, const ListView& list) {
     if (list.size == 0) return;
     WriteTag(field);
     p_ = WriteVarint(*length_++, p_);
@@ -272,11 +288,11 @@ class Writer {
     }
   }
 
-  void WriteList(const FieldInfo& field, const RepeatedBase& list) {
+  void WriteList(const FieldInfo& field, const ListView& list) {
     if (field.kind == Kind::kMessage) {
-      for (const Message* element : Elements<Message*>(list)) WriteSubmessage(field, *element);
+      for (const Message* element : list.span<Message*>()) WriteSubmessage(field, *element);
     } else if (IsString(field.kind)) {
-      for (const String& element : Elements<String>(list)) {
+      for (const String& element : list.span<String>()) {
         WriteTag(field);
         WriteString(element);
       }
