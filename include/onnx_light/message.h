@@ -52,6 +52,9 @@ class ONNX_LIGHT_EXPORT String {
     return {text(), static_cast<size_t>(word_ >> kSizeShift & kSizeMask)};
   }
 
+  // Whether it holds no memory: no Release() is needed before it refers to other bytes.
+  bool is_null() const { return word_ == 0; }
+
   // Copies `value`; writes in place where it fits. `value` may lie inside this string.
   void Set(Arena& arena, std::string_view value);
   // Refers to `bytes` without a copy.
@@ -294,7 +297,9 @@ inline ListView ViewList(const Message& message, const FieldInfo& field) {
 inline constexpr uint64_t kMaxMessageSize = 512;
 ONNX_LIGHT_EXPORT const Message* EmptyMessage();
 
-ONNX_LIGHT_EXPORT Message* NewMessage(Arena& arena, const MessageInfo& info);
+inline Message* NewMessage(Arena& arena, const MessageInfo& info) {
+  return static_cast<Message*>(std::memset(arena.Allocate(info.size), 0, info.size));
+}
 ONNX_LIGHT_EXPORT RepeatedBase* NewRepeated(Arena& arena);
 
 // Marks a singular scalar as present, clearing the other members of its oneof.

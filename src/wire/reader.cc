@@ -138,12 +138,18 @@ class Parser {
   Byte ParseMessage(const MessageInfo& info, Message& message, Byte p, Byte end, int depth);
   Byte ParseField(const MessageInfo& info, Message& message, const FieldInfo& field, uint32_t tag,
                   Byte start, Byte p, Byte end, int depth);
+  Byte ParseEnum(const MessageInfo& info, Message& message, const FieldInfo& field, Byte start,
+                 Byte p, Byte end);
   Byte ParseSingular(const MessageInfo& info, Message& message, const FieldInfo& field, Byte start,
                      Byte p, Byte end, int depth);
-  Byte ParseRun(Message& message, const FieldInfo& field, uint32_t tag, Byte p, Byte end,
-                int depth);
-  Byte ParseElement(const FieldInfo& field, uint64_t* element, Byte p, Byte end, int depth);
+  [[gnu::noinline]] Byte ParseRun(Message& message, const FieldInfo& field, uint32_t tag, Byte p,
+                                  Byte end, int depth);
+  template <uint64_t kWidth, typename F>
+  Byte ParseRunOf(Message& message, const FieldInfo& field, uint32_t tag, Byte p, Byte end,
+                  const F& parse);
+  template <uint64_t kWidth>
   void AppendRun(Message& message, const FieldInfo& field, size_t first, bool last);
+  void* Extend(Message& message, const FieldInfo& field, uint64_t count, uint64_t width);
   Byte ParseSubmessage(const MessageInfo& info, Message& message, Byte p, Byte end, int depth);
   Byte ParsePacked(Message& message, const FieldInfo& field, Byte p, Byte end);
   Byte ParseScalar(Kind kind, void* to, Byte p, Byte end);
@@ -214,19 +220,19 @@ void Parser::CopyPending() {
               [&](uint64_t i) { std::memcpy(copies_[i].to, copies_[i].from, copies_[i].size); });
 }
 
+// REQUIRES: `string` is null.
 inline void Parser::SetBytes(String& string, Byte p, uint64_t size) {
-  if (string.size() != 0) string.Release(arena_);
-  if (size >= String::kPayloadSize) [[unlikely]] {
+  if (size - 1 >= String::kPayloadSize - 1) [[unlikely]] {  // 0 or a payload
+    if (size == 0) return;
     string.SetShared(arena_, SharePayload(p, size));
     window_size_ = kMinWindow;
-  } else if (size == 0) {
-    string.Release(arena_);
   } else if (owner_) {
     string.SetBorrowed(arena_, reinterpret_cast<const char*>(p), size);
     borrowed_ = true;
   } else {
     // The parser only moves forward: nothing lies before the window.
-    if (p + size > window_end_) OpenWindow(p, size);
+    if (p + size > window_end_) [[unlikely]]
+      OpenWindow(p, size);
     string.SetBorrowed(arena_, window_text_ + (p - window_begin_), size);
   }
 }
@@ -240,6 +246,8 @@ inline Parser::Byte Parser::ParseString(String& string, Byte p, Byte end) {
   uint64_t size = 0;
   p = ReadLength(p, end, &size);
   if (p == nullptr) return nullptr;
+  if (!string.is_null()) [[unlikely]]
+    string.Release(arena_);
   SetBytes(string, p, size);
   return p + size;
 }
@@ -256,7 +264,9 @@ Parser::Byte Parser::ParsePayload(Message& message, const FieldInfo& field, Byte
   }
   if (options_.skip_raw_data && size >= options_.raw_data_threshold) return p + size;
   message.presence |= uint32_t{1} << field.index;
-  SetBytes(Member<String>(message, field), p, size);
+  auto& string = Member<String>(message, field);
+  string.Release(arena_);
+  SetBytes(string, p, size);
   return p + size;
 }
 
@@ -399,27 +409,34 @@ Parser::Byte Parser::ParsePacked(Message& message, const FieldInfo& field, Byte 
   return end;
 }
 
-Parser::Byte Parser::ParseSingular(const MessageInfo& info, Message& message,
-                                   const FieldInfo& field, Byte start, Byte p, Byte end,
-                                   int depth) {
-  if (field.kind == Kind::kMessage) {
-    return ParseSubmessage(*field.message, *MutableMessage(arena_, info, message, field), p, end,
-                           depth);
+inline Parser::Byte Parser::ParseSingular(const MessageInfo& info, Message& message,
+                                          const FieldInfo& field, Byte start, Byte p, Byte end,
+                                          int depth) {
+  switch (field.kind) {
+    case Kind::kString:
+    case Kind::kBytes:
+      if (field.index == info.raw_data) [[unlikely]]
+        return ParsePayload(message, field, p, end);
+      SelectField(info, message, field);
+      return ParseString(Member<String>(message, field), p, end);
+    case Kind::kEnum:
+      return ParseEnum(info, message, field, start, p, end);
+    case Kind::kMessage:
+      return ParseSubmessage(*field.message, *MutableMessage(arena_, info, message, field), p, end,
+                             depth);
+    default:
+      SelectField(info, message, field);
+      return ParseScalar(field.kind, &Member<char>(message, field), p, end);
   }
-  if (field.wire == WireType::kLengthDelimited) {
-    if (field.index == info.raw_data) return ParsePayload(message, field, p, end);
-    SelectField(info, message, field);
-    return ParseString(Member<String>(message, field), p, end);
-  }
-  if (field.kind != Kind::kEnum) {
-    SelectField(info, message, field);
-    return ParseScalar(field.kind, &Member<char>(message, field), p, end);
-  }
+}
+
+inline Parser::Byte Parser::ParseEnum(const MessageInfo& info, Message& message,
+                                      const FieldInfo& field, Byte start, Byte p, Byte end) {
   uint64_t value = 0;
   p = ReadValue(p, end, &value);
   if (p == nullptr) return nullptr;
   const auto number = static_cast<int32_t>(value);
-  if (!field.enumeration->Contains(number)) {
+  if (!field.enumeration->Contains(number)) [[unlikely]] {
     AppendUnknown(message, start, p);
     return p;
   }
@@ -428,53 +445,44 @@ Parser::Byte Parser::ParseSingular(const MessageInfo& info, Message& message,
   return p;
 }
 
-// One element of a repeated field, into the first bytes of a word.
-inline Parser::Byte Parser::ParseElement(const FieldInfo& field, uint64_t* element, Byte p,
-                                         Byte end, int depth) {
-  if (field.kind == Kind::kMessage) {
-    Message* message = NewMessage(arena_, *field.message);
-    std::memcpy(element, &message, sizeof(message));
-    return ParseSubmessage(*field.message, *message, p, end, depth);
-  }
-  if (field.wire != WireType::kLengthDelimited) return ParseScalar(field.kind, element, p, end);
-  String string{};
-  p = ParseString(string, p, end);
-  std::memcpy(element, &string, sizeof(string));
-  return p;
-}
-
 // Moves the elements of the run from `first` on into the field's list.
-void Parser::AppendRun(Message& message, const FieldInfo& field, size_t first, bool last) {
+template <uint64_t kWidth>
+inline void Parser::AppendRun(Message& message, const FieldInfo& field, size_t first, bool last) {
   const size_t count = run_.size() - first;
-  const uint64_t width = ElementSize(field.kind);
   auto& slot = Member<ListSlot>(message, field);
-  void* to = last && slot.is_null() ? arena_.Allocate(count * width) : nullptr;
+  void* to = last && slot.is_null() ? arena_.Allocate(count * kWidth) : nullptr;
   if (to != nullptr && PackedPointer::Fits(to)) [[likely]] {
     slot.SetBare(to, count);
     message.presence |= uint32_t{1} << field.index;
   } else {
-    RepeatedBase& list = *MutableRepeated(arena_, message, field);
-    Reserve(arena_, list, list.size + count, width);
-    to = static_cast<char*>(list.data) + list.size * width;
-    list.size += count;
+    to = Extend(message, field, count, kWidth);
   }
-  for (size_t i = count; i-- > 0; run_.pop_back()) {
-    if (width == sizeof(uint64_t)) [[likely]] {
-      static_cast<uint64_t*>(to)[i] = run_.back();
-    } else {
-      std::memcpy(static_cast<char*>(to) + i * width, &run_.back(), width == 1 ? 1 : 4);
-    }
+  const uint64_t* const elements = run_.data() + first;
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(static_cast<char*>(to) + i * kWidth, elements + i, kWidth);
   }
+  run_.resize(first);
 }
 
-// One element, then all that follow with the same tag.
-Parser::Byte Parser::ParseRun(Message& message, const FieldInfo& field, uint32_t tag, Byte p,
-                              Byte end, int depth) {
+// Room for `count` more elements at the end of the field's list.
+void* Parser::Extend(Message& message, const FieldInfo& field, uint64_t count, uint64_t width) {
+  RepeatedBase& list = *MutableRepeated(arena_, message, field);
+  Reserve(arena_, list, list.size + count, width);
+  void* to = static_cast<char*>(list.data) + list.size * width;
+  list.size += count;
+  return to;
+}
+
+// One element, then all that follow with the same tag. `parse(uint64_t* element, Byte p)` reads one
+// into the first bytes of a word.
+template <uint64_t kWidth, typename F>
+inline Parser::Byte Parser::ParseRunOf(Message& message, const FieldInfo& field, uint32_t tag,
+                                       Byte p, Byte end, const F& parse) {
   const size_t first = run_.size();
   for (;;) {
     uint64_t element = 0;
-    p = ParseElement(field, &element, p, end, depth);
-    if (p == nullptr) {
+    p = parse(&element, p);
+    if (p == nullptr) [[unlikely]] {
       const uint64_t index = ViewList(message, field).size + run_.size() - first;
       run_.resize(first);
       return Inside(field, index);
@@ -483,10 +491,45 @@ Parser::Byte Parser::ParseRun(Message& message, const FieldInfo& field, uint32_t
     // Tags of fields below 16 are one byte: most repeated fields.
     if (p == end || *p != tag || tag >= 0x80) break;
     ++p;
-    if (run_.size() - first == kMaxRun) AppendRun(message, field, first, false);
+    if (run_.size() - first == kMaxRun) [[unlikely]] {
+      AppendRun<kWidth>(message, field, first, false);
+    }
   }
-  AppendRun(message, field, first, true);
+  AppendRun<kWidth>(message, field, first, true);
   return p;
+}
+
+Parser::Byte Parser::ParseRun(Message& message, const FieldInfo& field, uint32_t tag, Byte p,
+                              Byte end, int depth) {
+  const auto scalar = [&](uint64_t* element, Byte at) {
+    return ParseScalar(field.kind, element, at, end);
+  };
+  switch (field.kind) {
+    case Kind::kMessage:
+      return ParseRunOf<8>(message, field, tag, p, end, [&](uint64_t* element, Byte at) {
+        Message* made = NewMessage(arena_, *field.message);
+        std::memcpy(element, &made, sizeof(made));
+        return ParseSubmessage(*field.message, *made, at, end, depth);
+      });
+    case Kind::kString:
+    case Kind::kBytes:
+      return ParseRunOf<8>(message, field, tag, p, end, [&](uint64_t* element, Byte at) {
+        String string{};
+        at = ParseString(string, at, end);
+        std::memcpy(element, &string, sizeof(string));
+        return at;
+      });
+    case Kind::kInt64:
+    case Kind::kUint64:
+      return ParseRunOf<8>(message, field, tag, p, end,
+                           [&](uint64_t* element, Byte at) { return ReadValue(at, end, element); });
+    case Kind::kDouble:
+      return ParseRunOf<8>(message, field, tag, p, end, scalar);
+    case Kind::kBool:
+      return ParseRunOf<1>(message, field, tag, p, end, scalar);
+    default:
+      return ParseRunOf<4>(message, field, tag, p, end, scalar);
+  }
 }
 
 inline Parser::Byte Parser::ParseField(const MessageInfo& info, Message& message,
@@ -512,6 +555,9 @@ Parser::Byte Parser::ParseMessage(const MessageInfo& info, Message& message, Byt
     uint32_t tag = *p;
     if (tag < 0x80) [[likely]] {
       ++p;
+    } else if (end - p > 1 && p[1] < 0x80) {
+      tag = (tag & 0x7f) | uint32_t{p[1]} << 7;
+      p += 2;
     } else {
       p = ReadTag(p, end, &tag);
       if (p == nullptr) return nullptr;

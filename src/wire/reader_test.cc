@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "onnx_light/errors.h"
+#include "onnx_light/message_ops.h"
 #include "onnx_light/messages.h"
 #include "onnx_light/serialization.h"
 
@@ -433,6 +434,55 @@ TEST(Reader, DepthCountsMessagesAndGroups) {
   options.max_recursion_depth = 0;
   EXPECT_EQ(Code<TypeProto>("", options), "");
   EXPECT_EQ(Code<TypeProto>(Delimited(1, ""), options), "wire.depth");
+}
+
+// Parsed lists are bare elements until they are changed. The numbers are around the size of a run.
+TEST(Reader, ListsOfAnyLengthCanBeChangedAfterwards) {
+  for (const uint64_t count : {1, 2, 7, 8191, 8192, 8193, 70'000}) {
+    std::string input;
+    for (uint64_t i = 0; i < count; ++i) input += Integer(8, i);  // ints
+    for (uint64_t i = 0; i < count; ++i) input += Tag(7, WireType::kFixed32) + Raw<float>(1.5F);
+    for (uint64_t i = 0; i < count; ++i) input += Delimited(9, std::to_string(i));  // strings
+    Arena arena;
+    auto& attribute = static_cast<AttributeProto&>(*NewMessage(arena, AttributeProto::kInfo));
+    Parse(arena, AttributeProto::kInfo, attribute, {std::as_bytes(std::span(input)), {}});
+    attribute.add_ints(arena, 77);
+    attribute.add_floats(arena, 2.5F);
+    attribute.add_strings(arena, "last");
+    ASSERT_EQ(attribute.ints().size(), count + 1);
+    ASSERT_EQ(attribute.floats().size(), count + 1);
+    ASSERT_EQ(attribute.strings().size(), count + 1);
+    for (uint64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(attribute.ints()[i], static_cast<int64_t>(i));
+      ASSERT_EQ(attribute.floats()[i], 1.5F);
+      ASSERT_EQ(attribute.strings()[i].view(), std::to_string(i));
+    }
+    EXPECT_EQ(attribute.ints().back(), 77);
+    EXPECT_EQ(attribute.floats().back(), 2.5F);
+    EXPECT_EQ(attribute.strings().back().view(), "last");
+  }
+}
+
+// What is given back is used again: clearing and merging in a loop takes no more memory.
+TEST(Reader, BareListsAreGivenBack) {
+  std::string input;
+  for (int i = 0; i < 3; ++i) input += Integer(8, 5) + Delimited(9, "text") + Delimited(10, "");
+  input += Integer(8, 6) + Integer(8, 7) + Tag(7, WireType::kFixed32) + Raw<float>(1.5F);
+  Arena arena;
+  auto& attribute = static_cast<AttributeProto&>(*NewMessage(arena, AttributeProto::kInfo));
+  AttributeProto& source = *static_cast<AttributeProto*>(NewMessage(arena, AttributeProto::kInfo));
+  Parse(arena, AttributeProto::kInfo, source, {std::as_bytes(std::span(input)), {}});
+  uint64_t after_half = 0;
+  for (int i = 0; i < 2000; ++i) {
+    Merge(arena, AttributeProto::kInfo, attribute, source);
+    ASSERT_TRUE(Equal(AttributeProto::kInfo, attribute, source));
+    Clear(arena, AttributeProto::kInfo, attribute);
+    if (i == 1000) after_half = arena.bytes_reserved();
+  }
+  EXPECT_EQ(arena.bytes_reserved(), after_half);
+  Clear(arena, AttributeProto::kInfo, source);
+  Merge(arena, AttributeProto::kInfo, attribute, source);
+  EXPECT_EQ(arena.bytes_reserved(), after_half);
 }
 
 TEST(Reader, ErrorsSayWhere) {

@@ -90,10 +90,6 @@ void FreePending(Arena& arena, Pending& pending) {
 
 const Message* EmptyMessage() { return reinterpret_cast<const Message*>(empty_message); }
 
-Message* NewMessage(Arena& arena, const MessageInfo& info) {
-  return static_cast<Message*>(std::memset(arena.Allocate(info.size), 0, info.size));
-}
-
 RepeatedBase* NewRepeated(Arena& arena) {
   return new (arena.Allocate(sizeof(RepeatedBase))) RepeatedBase{};
 }
