@@ -6,7 +6,8 @@
 #include <cstdlib>
 #include <new>
 
-#ifdef __SANITIZE_ADDRESS__
+// Its macros do nothing without AddressSanitizer.
+#if __has_include(<sanitizer/asan_interface.h>)
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(memory, size)

@@ -29,7 +29,7 @@ constexpr std::pair<int32_t, const char*> kValueFields[] = {
 
 bool IsUsed(const AttributeProto& attribute, const FieldInfo& field) {
   if (!Has(attribute, field)) return false;
-  return !field.repeated || Member<RepeatedBase*>(attribute, field)->size != 0;
+  return !field.repeated || ViewList(attribute, field).size != 0;
 }
 
 std::string FieldOf(int32_t type) {

@@ -49,7 +49,7 @@ constexpr std::string_view kTypedFields[] = {"float_data", "int32_data",  "strin
 const FieldInfo& Field(std::string_view name) { return *TensorProto::kInfo.Find(name); }
 
 uint64_t Entries(const TensorProto& tensor, const FieldInfo& field) {
-  return Has(tensor, field) ? Member<RepeatedBase*>(tensor, field)->size : 0;
+  return Has(tensor, field) ? ViewList(tensor, field).size : 0;
 }
 
 const Element* FindElement(int32_t data_type) {
