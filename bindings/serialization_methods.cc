@@ -130,8 +130,8 @@ PyObject* SerializeToBytes(const MessageObject& self, const SerializeOptions& op
 
 PyObject* ByteSize(PyObject* self, PyObject*) {
   return GuardObject([&] {
-    const Serializer serializer(*Self(self).binding->info, *Self(self).message);
-    return Check(PyLong_FromUnsignedLongLong(serializer.size()));
+    const SerializeSizeResult sizes = MeasureSize(*Self(self).binding->info, *Self(self).message);
+    return Check(PyLong_FromUnsignedLongLong(sizes.size()));
   });
 }
 
@@ -200,8 +200,8 @@ PyObject* SerializeToString(PyObject* self, PyObject* arguments, PyObject* keywo
 PyObject* SerializeSize(PyObject* self, PyObject* arguments, PyObject* keywords) {
   return GuardObject([&] {
     const SerializeOptions options = OptionsArgument(arguments, keywords, "|O:SerializeSize");
-    const Serializer serializer(*Self(self).binding->info, *Self(self).message, options);
-    return Check(FromSizeResult(serializer.sizes()));
+    return Check(
+        FromSizeResult(MeasureSize(*Self(self).binding->info, *Self(self).message, options)));
   });
 }
 

@@ -93,8 +93,13 @@ struct SerializeSizeResult {
   }
 };
 
-// A message measured for writing. It refers to the message, which must not change or go before the
-// last call. Canonical: fields in ascending number, unknown fields last, minimal varints.
+// The size of a message, which is not written for it. Throws as Serializer does.
+ONNX_LIGHT_EXPORT SerializeSizeResult MeasureSize(const MessageInfo& info, const Message& message,
+                                                  const SerializeOptions& options = {});
+
+// A message ready for writing: its structure encoded, its payloads by reference. It refers to the
+// message, which must not change or go before the last call. Canonical: fields in ascending number,
+// unknown fields last, minimal varints.
 class ONNX_LIGHT_EXPORT Serializer {
  public:
   // Throws ValueError `message.depth` over 1,000 levels, `message.size` over the options' limit.
@@ -116,7 +121,7 @@ class ONNX_LIGHT_EXPORT Serializer {
    public:
     struct Run {
       std::span<const std::byte> bytes;
-      BufferRef owner;  // of a payload; null for bytes of the structure
+      BufferRef owner;
     };
     std::span<const Run> runs() const { return runs_; }
     // Copies all runs to `output`, one behind the other; `num_threads` as in SerializeOptions.
@@ -124,17 +129,12 @@ class ONNX_LIGHT_EXPORT Serializer {
 
    private:
     friend class Serializer;
-    std::vector<std::byte> structure_;
     std::vector<Run> runs_;
   };
   Segments Gather() const;
 
  private:
-  const MessageInfo& info_;
-  const Message& message_;
-  const SerializeOptions options_;
-  const Replacements* replacements_;
-  std::vector<uint64_t> lengths_;  // of submessages and packed fields, in the order of writing
+  std::vector<Segments::Run> runs_;  // without an owner: bytes of the message
   SerializeSizeResult sizes_;
   uint64_t shared_size_ = 0;
 };

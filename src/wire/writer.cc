@@ -1,10 +1,12 @@
-// Writing in two passes: the first measures and notes every length that stands in front of
-// something, in the order in which the second writes them.
+// Writing from the end to the front: every length is known when its place is reached, so that one
+// pass is enough.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <string>
 #include <utility>
 
+#include "base/chunk_pool.h"
 #include "base/threads.h"
 #include "onnx_light/errors.h"
 #include "onnx_light/message_ops.h"
@@ -94,6 +96,15 @@ const Message& Resolve(const Replacements* replacements, const Message& message)
   return found == replacements->end() ? message : *found->second;
 }
 
+void CountPayload(uint64_t size, const SerializeOptions& options, SerializeSizeResult& sizes) {
+  (size >= options.raw_data_threshold ? sizes.big_data_size : sizes.small_data_size) += size;
+}
+
+[[noreturn]] void ThrowTooDeep(const FieldInfo& field) {
+  throw ValueError("message.depth", field.name,
+                   "more than " + std::to_string(kMaxDepth) + " levels of messages");
+}
+
 // Whether skip_raw_data leaves this field out.
 bool IsSkipped(const MessageInfo& info, const Message& message, const FieldInfo& field,
                const SerializeOptions& options) {
@@ -103,16 +114,16 @@ bool IsSkipped(const MessageInfo& info, const Message& message, const FieldInfo&
 
 class Measurer {
  public:
-  Measurer(const SerializeOptions& options, const Replacements* replacements,
-           std::vector<uint64_t>& lengths, SerializeSizeResult& sizes, uint64_t& shared_size)
-      : options_(options),
-        replacements_(replacements),
-        lengths_(lengths),
-        sizes_(sizes),
-        shared_size_(shared_size) {}
+  explicit Measurer(const SerializeOptions& options) : options_(options) {}
 
-  uint64_t Measure(const MessageInfo& info, const Message& original, int depth) {
-    const Message& message = Resolve(replacements_, original);
+  SerializeSizeResult Run(const MessageInfo& info, const Message& message) {
+    const uint64_t size = Measure(info, message, 0);
+    sizes_.proto_size = size - sizes_.small_data_size - sizes_.big_data_size;
+    return sizes_;
+  }
+
+ private:
+  uint64_t Measure(const MessageInfo& info, const Message& message, int depth) {
     uint64_t size = UnknownFields(message).size();
     for (uint32_t bits = message.presence; bits != 0; bits &= bits - 1) {
       const FieldInfo& field = info.fields[std::countr_zero(bits)];
@@ -124,33 +135,16 @@ class Measurer {
         size += field.tag_size + ScalarSize(field.kind, &Member<char>(message, field));
       } else if (!IsSkipped(info, message, field, options_)) {
         const uint64_t bytes = Member<String>(message, field).size();
-        if (field.index == info.raw_data) CountPayload(bytes);
-        size += field.tag_size + StringSize(bytes);
+        if (field.index == info.raw_data) CountPayload(bytes, options_, sizes_);
+        size += field.tag_size + Delimited(bytes);
       }
     }
     return size;
   }
 
- private:
-  void CountPayload(uint64_t size) {
-    (size >= options_.raw_data_threshold ? sizes_.big_data_size : sizes_.small_data_size) += size;
-  }
-
-  uint64_t StringSize(uint64_t bytes) {
-    if (bytes >= String::kPayloadSize) shared_size_ += bytes;
-    return Delimited(bytes);
-  }
-
   uint64_t Submessage(const FieldInfo& field, const Message& message, int depth) {
-    if (depth == kMaxDepth) {
-      throw ValueError("message.depth", field.name,
-                       "more than " + std::to_string(kMaxDepth) + " levels of messages");
-    }
-    const size_t slot = lengths_.size();
-    lengths_.push_back(0);
-    const uint64_t size = Measure(*field.message, message, depth + 1);
-    lengths_[slot] = size;
-    return Delimited(size);
+    if (depth == kMaxDepth) ThrowTooDeep(field);
+    return Delimited(Measure(*field.message, message, depth + 1));
   }
 
   uint64_t MeasureList(const FieldInfo& field, const ListView& list, int depth) {
@@ -160,199 +154,285 @@ class Measurer {
         size += Submessage(field, *element, depth);
       }
     } else if (IsString(field.kind)) {
-      for (const String& element : list.span<String>()) size += StringSize(element.size());
+      for (const String& element : list.span<String>()) size += Delimited(element.size());
     } else if (!field.packed) {
       size += NumbersSize(field.kind, list);
     } else if (list.size != 0) {
-      lengths_.push_back(NumbersSize(field.kind, list));
-      size = field.tag_size + Delimited(lengths_.back());
+      size = field.tag_size + Delimited(NumbersSize(field.kind, list));
     }
     return size;
   }
 
   const SerializeOptions& options_;
-  const Replacements* replacements_;
-  std::vector<uint64_t>& lengths_;
-  SerializeSizeResult& sizes_;
-  uint64_t& shared_size_;
+  SerializeSizeResult sizes_;
 };
 
-// A string that is referred to, and where it belongs in the output.
-struct Shared {
-  uint8_t* at;
-  const String* string;
-};
-
-class Writer {
+// Writes the last byte first. The place in the output goes from call to call by value: a member
+// would be loaded again after every byte that is stored.
+class Encoder {
  public:
-  // With `shared`, strings of at least String::kPayloadSize bytes are noted there, in order, and
-  // take no room in the output.
-  Writer(const SerializeOptions& options, const Replacements* replacements, const uint64_t* lengths,
-         uint8_t* output, std::vector<Shared>* shared)
-      : options_(options),
-        replacements_(replacements),
-        length_(lengths),
-        p_(output),
-        shared_(shared) {}
+  using Run = Serializer::Segments::Run;
 
-  void Write(const MessageInfo& info, const Message& original) {
-    const Message& message = Resolve(replacements_, original);
-    for (uint32_t bits = message.presence; bits != 0; bits &= bits - 1) {
-      const FieldInfo& field = info.fields[std::countr_zero(bits)];
-      if (field.repeated) {
-        WriteList(field, ViewList(message, field));
-      } else if (field.kind == Kind::kMessage) {
-        WriteSubmessage(field, *Member<Message*>(message, field));
-      } else if (!IsString(field.kind)) {
-        WriteTag(field);
-        WriteScalar(field.kind, &Member<char>(message, field));
-      } else if (!IsSkipped(info, message, field, options_)) {
-        WriteTag(field);
-        WriteString(Member<String>(message, field));
-      }
-    }
-    WriteBytes(UnknownFields(message));
+  Encoder(const SerializeOptions& options, const Replacements* replacements,
+          SerializeSizeResult& sizes, uint64_t& shared_size)
+      : options_(options), replacements_(replacements), sizes_(sizes), shared_size_(shared_size) {}
+
+  // The whole message, as runs in the order of the output. Runs without an owner lie in the
+  // message.
+  std::vector<Run> Encode(const MessageInfo& info, const Message& message) {
+    FinishRun(Write(info, message, nullptr, 0));
+    sizes_.proto_size = finished_ - sizes_.small_data_size - sizes_.big_data_size;
+    std::reverse(runs_.begin(), runs_.end());
+    return std::move(runs_);
   }
 
  private:
-  void WriteTag(const FieldInfo& field) {
-    if (field.tag < 0x80) [[likely]] {
-      *p_++ = static_cast<uint8_t>(field.tag);
-    } else {
-      p_ = WriteVarint(field.tag, p_);
+  // A tag and a varint.
+  static constexpr size_t kNumberRoom = 16;
+  static constexpr uint64_t kFirstPiece = 1024;
+  static constexpr size_t kFetchAhead = 4;  // elements of a list
+
+  uint8_t* Write(const MessageInfo& info, const Message& original, uint8_t* p, int depth) {
+    const Message& message = Resolve(replacements_, original);
+    if (message.unknown != nullptr) p = WriteBytes(UnknownFields(message), p);
+    for (uint32_t bits = message.presence; bits != 0;) {
+      const int index = std::bit_width(bits) - 1;
+      bits ^= uint32_t{1} << index;
+      const FieldInfo& field = info.fields[static_cast<size_t>(index)];
+      if (field.repeated) {
+        p = WriteList(field, ViewList(message, field), p, depth);
+      } else if (field.kind == Kind::kMessage) {
+        p = WriteSubmessage(field, *Member<Message*>(message, field), p, depth);
+      } else if (!IsString(field.kind)) {
+        p = WriteTag(field, WriteScalar(field.kind, &Member<char>(message, field), p));
+      } else if (!IsSkipped(info, message, field, options_)) {
+        const String& string = Member<String>(message, field);
+        if (field.index == info.raw_data) CountPayload(string.size(), options_, sizes_);
+        p = WriteString(field, string, p);
+      }
     }
+    return p;
   }
 
-  void WriteBytes(std::string_view bytes) {
-    CopyShort(p_, bytes.data(), bytes.size());
-    p_ += bytes.size();
+  // Makes `size` bytes free in front of `p`.
+  uint8_t* Room(size_t size, uint8_t* p) {
+    if (static_cast<size_t>(p - begin_) >= size) [[likely]]
+      return p;
+    return NextPiece(size, p);
   }
 
-  void WriteString(const String& string) {
-    p_ = WriteVarint(string.size(), p_);
-    if (shared_ == nullptr || string.size() < String::kPayloadSize) {
-      WriteBytes(string.view());
+  [[gnu::noinline]] uint8_t* NextPiece(size_t size, uint8_t* p) {
+    FinishRun(p);
+    const uint64_t wanted = std::max<uint64_t>(size, std::max(kFirstPiece, finished_));
+    uint64_t capacity = wanted;
+    if (wanted < kPooledChunkSize / 2) {
+      piece_ = BufferRef::Allocate(wanted);
+      begin_ = reinterpret_cast<uint8_t*>(piece_.mutable_data());
     } else {
-      shared_->push_back({p_, &string});
+      void* chunk = TakeChunk();
+      capacity = kPooledChunkSize;
+      piece_ = BufferRef::Wrap(chunk, capacity, [chunk] { GiveChunk(chunk); });
+      begin_ = static_cast<uint8_t*>(chunk);
     }
+    end_ = begin_ + capacity;
+    return end_;
   }
 
-  void WriteScalar(Kind kind, const char* at) {
+  // What was written into the piece becomes a run; writing goes on in front of it.
+  void FinishRun(uint8_t* p) {
+    if (p == end_) return;
+    AddRun({{reinterpret_cast<const std::byte*>(p), static_cast<size_t>(end_ - p)}, piece_});
+    end_ = p;
+  }
+
+  void AddRun(Run run) {
+    finished_ += run.bytes.size();
+    runs_.push_back(std::move(run));
+  }
+
+  uint64_t Written(const uint8_t* p) const { return finished_ + static_cast<uint64_t>(end_ - p); }
+
+  // REQUIRES of these: there is room.
+  static uint8_t* PutVarint(uint64_t value, uint8_t* p) {
+    if (value < 0x80) [[likely]] {
+      *--p = static_cast<uint8_t>(value);
+      return p;
+    }
+    p -= VarintSize(value);
+    WriteVarint(value, p);
+    return p;
+  }
+  static uint8_t* WriteTag(const FieldInfo& field, uint8_t* p) { return PutVarint(field.tag, p); }
+
+  uint8_t* WriteLengthAndTag(const FieldInfo& field, uint64_t length, uint8_t* p) {
+    return WriteTag(field, PutVarint(length, Room(kNumberRoom, p)));
+  }
+
+  // Long bytes of the message are referred to: they are copied once, into the output.
+  uint8_t* WriteBytes(std::string_view bytes, uint8_t* p) {
+    if (bytes.size() >= String::kPayloadSize) [[unlikely]] {
+      FinishRun(p);
+      AddRun({std::as_bytes(std::span(bytes)), {}});
+      return p;
+    }
+    p = Room(bytes.size(), p) - bytes.size();
+    CopyShort(p, bytes.data(), bytes.size());
+    return p;
+  }
+
+  uint8_t* WriteString(const FieldInfo& field, const String& string, uint8_t* p) {
+    const std::string_view bytes = string.view();
+    if (bytes.size() < String::kPayloadSize) [[likely]] {
+      p = Room(bytes.size() + kNumberRoom, p) - bytes.size();
+      CopyShort(p, bytes.data(), bytes.size());
+      return WriteTag(field, PutVarint(bytes.size(), p));
+    }
+    FinishRun(p);
+    shared_size_ += bytes.size();
+    SharedBytes shared = string.Shared();
+    AddRun({shared.span(), std::move(shared.owner)});
+    return WriteLengthAndTag(field, bytes.size(), p);
+  }
+
+  // Leaves room for a tag.
+  uint8_t* WriteScalar(Kind kind, const char* at, uint8_t* p) {
+    p = Room(kNumberRoom, p);
     switch (kind) {
       case Kind::kInt32:
       case Kind::kEnum:
-        p_ = WriteVarint(AsVarint(*reinterpret_cast<const int32_t*>(at)), p_);
-        return;
+        return PutVarint(AsVarint(*reinterpret_cast<const int32_t*>(at)), p);
       case Kind::kInt64:
       case Kind::kUint64:
-        p_ = WriteVarint(*reinterpret_cast<const uint64_t*>(at), p_);
-        return;
+        return PutVarint(*reinterpret_cast<const uint64_t*>(at), p);
       case Kind::kUint32:
-        p_ = WriteVarint(*reinterpret_cast<const uint32_t*>(at), p_);
-        return;
+        return PutVarint(*reinterpret_cast<const uint32_t*>(at), p);
       default:
-        WriteBytes({at, static_cast<size_t>(ElementSize(kind))});
+        p -= ElementSize(kind);
+        CopyShort(p, at, static_cast<size_t>(ElementSize(kind)));
+        return p;
     }
   }
 
-  void WriteSubmessage(const FieldInfo& field, const Message& message) {
-    WriteTag(field);
-    p_ = WriteVarint(*length_++, p_);
-    Write(*field.message, message);
+  uint8_t* WriteSubmessage(const FieldInfo& field, const Message& message, uint8_t* p, int depth) {
+    if (depth == kMaxDepth) ThrowTooDeep(field);
+    const uint64_t behind = Written(p);
+    p = Write(*field.message, message, p, depth + 1);
+    return WriteLengthAndTag(field, Written(p) - behind, p);
+  }
+
+  // Asks for the memory of an element of a list before it is needed: processors do that by
+  // themselves for memory that is read upwards, but not well for this way. What a parser has made
+  // for an element lies between it and the next one.
+  static void Fetch(const Message* element, const Message* next) {
+    constexpr uintptr_t kLine = 64;
+    constexpr uintptr_t kMost = 1024;
+    const auto from = reinterpret_cast<uintptr_t>(element);
+    const uintptr_t size = reinterpret_cast<uintptr_t>(next) - from;  // huge if `next` lies below
+    for (uintptr_t i = 0; i < std::min(size, kMost); i += kLine) {
+      __builtin_prefetch(reinterpret_cast<const void*>(from + i));
+    }
   }
 
   template <typename T>
-  void WriteVarints(const ListView& list) {
-    uint8_t* p = p_;
-    for (const T value : list.span<T>()) p = WriteVarint(AsVarint(value), p);
-    p_ = p;
+  uint8_t* WriteVarints(const ListView& list, uint8_t* p) {
+    const std::span<const T> values = list.span<T>();
+    for (size_t i = values.size(); i-- > 0;) {
+      p = PutVarint(AsVarint(values[i]), Room(kMaxVarintSize, p));
+    }
+    return p;
   }
 
-  void WritePacked(const FieldInfo& field, const ListView& list) {
-    if (list.size == 0) return;
-    WriteTag(field);
-    p_ = WriteVarint(*length_++, p_);
-    switch (field.kind) {
+  uint8_t* WriteNumbers(Kind kind, const ListView& list, uint8_t* p) {
+    switch (kind) {
       case Kind::kInt32:
       case Kind::kEnum:
-        return WriteVarints<int32_t>(list);
+        return WriteVarints<int32_t>(list, p);
       case Kind::kInt64:
-        return WriteVarints<int64_t>(list);
+        return WriteVarints<int64_t>(list, p);
       case Kind::kUint32:
-        return WriteVarints<uint32_t>(list);
+        return WriteVarints<uint32_t>(list, p);
       case Kind::kUint64:
-        return WriteVarints<uint64_t>(list);
+        return WriteVarints<uint64_t>(list, p);
       default:
-        WriteBytes({static_cast<const char*>(list.data),
-                    static_cast<size_t>(list.size * ElementSize(field.kind))});
+        return WriteBytes({static_cast<const char*>(list.data),
+                           static_cast<size_t>(list.size * ElementSize(kind))},
+                          p);
     }
   }
 
-  void WriteList(const FieldInfo& field, const ListView& list) {
+  uint8_t* WriteList(const FieldInfo& field, const ListView& list, uint8_t* p, int depth) {
     if (field.kind == Kind::kMessage) {
-      for (const Message* element : list.span<Message*>()) WriteSubmessage(field, *element);
+      const auto messages = list.span<Message*>();
+      for (size_t i = messages.size(); i-- > 0;) {
+        if (i >= kFetchAhead) Fetch(messages[i - kFetchAhead], messages[i - kFetchAhead + 1]);
+        p = WriteSubmessage(field, *messages[i], p, depth);
+      }
     } else if (IsString(field.kind)) {
-      for (const String& element : list.span<String>()) {
-        WriteTag(field);
-        WriteString(element);
-      }
-    } else if (field.packed) {
-      WritePacked(field, list);
-    } else {
+      const auto strings = list.span<String>();
+      for (size_t i = strings.size(); i-- > 0;) p = WriteString(field, strings[i], p);
+    } else if (!field.packed) {
       const uint64_t width = ElementSize(field.kind);
-      for (uint64_t i = 0; i < list.size; ++i) {
-        WriteTag(field);
-        WriteScalar(field.kind, static_cast<const char*>(list.data) + i * width);
+      for (uint64_t i = list.size; i-- > 0;) {
+        const char* element = static_cast<const char*>(list.data) + i * width;
+        p = WriteTag(field, WriteScalar(field.kind, element, p));
       }
+    } else if (list.size != 0) {
+      const uint64_t behind = Written(p);
+      p = WriteNumbers(field.kind, list, p);
+      p = WriteLengthAndTag(field, Written(p) - behind, p);
     }
+    return p;
   }
 
   const SerializeOptions& options_;
   const Replacements* replacements_;
-  const uint64_t* length_;
-  uint8_t* p_;
-  std::vector<Shared>* shared_;
+  SerializeSizeResult& sizes_;
+  uint64_t& shared_size_;
+  uint8_t* begin_ = nullptr;  // of the piece that is being filled
+  uint8_t* end_ = nullptr;    // of what is in it and in no run yet
+  BufferRef piece_;
+  uint64_t finished_ = 0;  // bytes in runs
+  std::vector<Run> runs_;
 };
 
-}  // namespace
-
-Serializer::Serializer(const MessageInfo& info, const Message& message,
-                       const SerializeOptions& options, const Replacements* replacements)
-    : info_(info), message_(message), options_(options), replacements_(replacements) {
-  const uint64_t size =
-      Measurer(options_, replacements_, lengths_, sizes_, shared_size_).Measure(info_, message_, 0);
-  sizes_.proto_size = size - sizes_.small_data_size - sizes_.big_data_size;
-  if (options_.max_serialized_size_bytes != 0 && size > options_.max_serialized_size_bytes) {
-    throw ValueError("message.size", info_.full_name,
+void CheckSize(const MessageInfo& info, uint64_t size, const SerializeOptions& options) {
+  if (options.max_serialized_size_bytes != 0 && size > options.max_serialized_size_bytes) {
+    throw ValueError("message.size", info.full_name,
                      "the message takes " + std::to_string(size) + " bytes, at most " +
-                         std::to_string(options_.max_serialized_size_bytes) + " are allowed");
+                         std::to_string(options.max_serialized_size_bytes) + " are allowed");
   }
 }
 
+}  // namespace
+
+SerializeSizeResult MeasureSize(const MessageInfo& info, const Message& message,
+                                const SerializeOptions& options) {
+  const SerializeSizeResult sizes = Measurer(options).Run(info, message);
+  CheckSize(info, sizes.size(), options);
+  return sizes;
+}
+
+Serializer::Serializer(const MessageInfo& info, const Message& message,
+                       const SerializeOptions& options, const Replacements* replacements) {
+  runs_ = Encoder(options, replacements, sizes_, shared_size_).Encode(info, message);
+  CheckSize(info, size(), options);
+}
+
 void Serializer::WriteTo(std::byte* output) const {
-  Writer(options_, replacements_, lengths_.data(), reinterpret_cast<uint8_t*>(output), nullptr)
-      .Write(info_, message_);
+  for (const Segments::Run& run : runs_) {
+    std::memcpy(output, run.bytes.data(), run.bytes.size());
+    output += run.bytes.size();
+  }
 }
 
 Serializer::Segments Serializer::Gather() const {
   Segments result;
-  std::vector<Shared> shared;
-  result.structure_.resize(size() - shared_size_);
-  auto* begin = reinterpret_cast<uint8_t*>(result.structure_.data());
-  Writer(options_, replacements_, lengths_.data(), begin, &shared).Write(info_, message_);
-  size_t position = 0;
-  const auto add_structure = [&](size_t end) {
-    if (end > position) {
-      result.runs_.push_back({std::span(result.structure_).subspan(position, end - position), {}});
-    }
-    position = end;
-  };
-  for (const auto& [at, payload] : shared) {
-    add_structure(static_cast<size_t>(at - begin));
-    SharedBytes bytes = payload->Shared();
-    result.runs_.push_back({bytes.span(), std::move(bytes.owner)});
+  result.runs_ = runs_;
+  for (Segments::Run& run : result.runs_) {
+    if (run.owner) continue;
+    SharedBytes copy = CopyBytes(run.bytes.data(), run.bytes.size());
+    run = {copy.span(), std::move(copy.owner)};
   }
-  add_structure(result.structure_.size());
   return result;
 }
 
