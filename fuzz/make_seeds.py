@@ -72,7 +72,7 @@ def encoded_caches() -> Iterator[PagedCache]:
 
 def snapshots() -> Iterator[bytes]:
     """Files of one cache with all that a file can have, and of two with nothing else."""
-    for cache in caches():
+    for cache in itertools.chain(caches(), encoded_caches()):
         tokens = np.arange(cache.end, dtype=np.int64)
         identity = ModelIdentity(architecture="llama")
         yield snapshot.dumps([cache], tokens=tokens, identity=identity, metadata={"k": "v"})

@@ -64,6 +64,10 @@ struct QuantKernels {
   void (*decode_rows)(const uint8_t* codes, bool is_signed, int64_t tokens, int64_t width,
                       const float* scale, const float* zero_point, bool per_token, float* rows);
   void (*search_scales)(const SearchGroups& groups);
+  // The codes of llama.cpp's records, each behind the two bytes of its scale, and the scales before
+  // they are rounded. REQUIRES: the values are finite.
+  void (*encode_q8_0)(const float* values, int64_t records, float* scales, uint8_t* target);
+  void (*encode_q4_0)(const float* values, int64_t records, float* scales, uint8_t* target);
 };
 
 // REQUIRES: the machine has the instruction set.

@@ -309,6 +309,67 @@ void DecodeRows(const uint8_t* codes, bool is_signed, int64_t tokens, int64_t wi
 }
 
 // ---------------------------------------------------------------------------------------------
+// llama.cpp's records of 32 values: a FLOAT16 scale, then the codes
+
+constexpr int kScaleSize = 2;
+
+// 0 where the scale is so small that it has no reciprocal; its FLOAT16 is 0, too.
+inline float Inverse(float scale) {
+  const float inverse = 1.0f / scale;
+  return __builtin_isfinite(inverse) ? inverse : 0.0f;
+}
+
+inline Floats Truncate(const Floats& value) {
+  return ForParts([&](int p) {
+    return __builtin_convertvector(__builtin_convertvector(value.parts[p], IntPart), FloatPart);
+  });
+}
+
+// To the nearest whole number, halves away from zero.
+inline Floats RoundAway(const Floats& value) {
+  const Floats whole = Truncate(value);
+  return ForParts([&](int p) {
+    const FloatPart rest = value.parts[p] - whole.parts[p];
+    const IntPart step = (rest <= -0.5f) - (rest >= 0.5f);  // a comparison that holds is -1
+    return whole.parts[p] + __builtin_convertvector(step, FloatPart);
+  });
+}
+
+void EncodeQ8(const float* values, int64_t records, float* scales, uint8_t* target) {
+  for (int64_t i = 0; i < records; ++i, values += 2 * kWidth, target += kScaleSize + 2 * kWidth) {
+    const Floats first = Load(values), second = Load(values + kWidth), none = Splat(0);
+    const Floats low = Least(first, second), high = Most(first, second);
+    const float most = 0.0f - LeastLane(Least(low, none - high));  // never -0
+    scales[i] = most / 127.0f;
+    const Floats inverse = Splat(Inverse(scales[i]));
+    StoreBytes(target + kScaleSize, RoundAway(first * inverse));
+    StoreBytes(target + kScaleSize + kWidth, RoundAway(second * inverse));
+  }
+}
+
+// The first value of a record with the largest magnitude; 0 if all are zeros.
+inline float LargestOf(const float* values, const Floats& first, const Floats& second) {
+  const float low = LeastLane(Least(first, second));
+  const float high = -LeastLane(Splat(0) - Most(first, second));
+  if (-low != high) return -low > high ? low : high;
+  if (high == 0) return 0;
+  while (*values != low && *values != high) ++values;
+  return *values;
+}
+
+void EncodeQ4(const float* values, int64_t records, float* scales, uint8_t* target) {
+  for (int64_t i = 0; i < records; ++i, values += 2 * kWidth, target += kScaleSize + kWidth) {
+    const Floats first = Load(values), second = Load(values + kWidth);
+    scales[i] = LargestOf(values, first, second) / -8.0f;
+    const Floats inverse = Splat(Inverse(scales[i])), most = Splat(15);
+    const auto codes = [&](const Floats& value) {
+      return Least(Truncate(value * inverse + Splat(8.5f)), most);
+    };
+    StoreBytes(target + kScaleSize, codes(first) + codes(second) * Splat(16));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------
 // The search for scales
 //
 // Tried are the scale by range times a row of factors, with the zero points that keep the low end,
@@ -423,7 +484,7 @@ void SearchScales(const SearchGroups& groups) {
 }  // namespace
 
 extern const QuantKernels kQuantKernels;
-const QuantKernels kQuantKernels{WidenRanges, FindRange,  AreWithin,
-                                 EncodeRows,  DecodeRows, SearchScales};
+const QuantKernels kQuantKernels{WidenRanges, FindRange,    AreWithin, EncodeRows,
+                                 DecodeRows,  SearchScales, EncodeQ8,  EncodeQ4};
 
 }  // namespace onnx_light::ONNX_LIGHT_KERNELS

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -148,6 +149,76 @@ TEST(QuantKernels, RangesOfAnyLength) {
     for (int i = 0; i < 32; ++i) {
       EXPECT_EQ(low[i], std::min({row[i], row[i + 32], 0.0f}));
       EXPECT_EQ(high[i], std::max({row[i], row[i + 32], 0.0f}));
+    }
+  }
+}
+
+// One record after ggml's reference encoders, value by value: its scale, and its codes with those
+// of the high nibbles last.
+struct PlainRecord {
+  float scale = 0;
+  std::array<int, 32> codes{};
+};
+PlainRecord PlainQ8(const float* values) {
+  float most = 0;
+  for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(values[i]));
+  PlainRecord record{most / 127};
+  const float inverse = std::isfinite(1 / record.scale) ? 1 / record.scale : 0;
+  for (int i = 0; i < 32; ++i) record.codes[i] = static_cast<int>(std::round(values[i] * inverse));
+  return record;
+}
+PlainRecord PlainQ4(const float* values) {
+  float largest = 0;
+  for (int i = 0; i < 32; ++i) {
+    if (std::fabs(values[i]) > std::fabs(largest)) largest = values[i];
+  }
+  PlainRecord record{largest / -8};
+  const float inverse = std::isfinite(1 / record.scale) ? 1 / record.scale : 0;
+  for (int i = 0; i < 32; ++i) {
+    const float shifted = values[i] * inverse + 8.5f;
+    record.codes[i] = std::min(15, static_cast<int>(shifted));
+  }
+  return record;
+}
+
+// Random records, then those where something is on an edge.
+std::vector<float> RecordValues() {
+  std::mt19937 random(13);
+  std::vector<float> values = Random(200 * 32, random, 3);
+  const auto add = [&](auto value_at) {
+    for (int i = 0; i < 32; ++i) values.push_back(static_cast<float>(value_at(i)));
+  };
+  add([](int) { return 0.0; });
+  add([](int) { return -0.0; });
+  add([](int i) { return i == 5 ? -127 : i == 20 ? 127 : i - 15.5; });  // halves, equal magnitudes
+  add([](int i) { return i == 30 ? -8 : i == 9 ? 8 : i % 8 - 3.5; });
+  add([](int i) { return i == 9 ? -8 : i == 30 ? 8 : i % 8 - 3.5; });
+  add([](int i) { return i * 1e-42; });  // scales without a reciprocal
+  add([](int i) { return (i - 16) * 1e30; });
+  add([](int i) { return i == 31 ? -3e-5 : 0; });
+  return values;
+}
+
+TEST(QuantKernels, RecordsAreThoseOfPlainLoops) {
+  const std::vector<float> values = RecordValues();
+  const auto records = static_cast<int64_t>(values.size() / 32);
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > WidestIsa()) continue;
+    std::vector<float> scales8(records), scales4(records);
+    std::vector<uint8_t> bytes8(records * 34, 0xaa), bytes4(records * 18, 0xaa);
+    QuantKernelsFor(isa).encode_q8_0(values.data(), records, scales8.data(), bytes8.data());
+    QuantKernelsFor(isa).encode_q4_0(values.data(), records, scales4.data(), bytes4.data());
+    for (int64_t i = 0; i < records; ++i) {
+      const PlainRecord plain8 = PlainQ8(&values[i * 32]), plain4 = PlainQ4(&values[i * 32]);
+      EXPECT_EQ(std::bit_cast<uint32_t>(scales8[i]), std::bit_cast<uint32_t>(plain8.scale)) << i;
+      EXPECT_EQ(std::bit_cast<uint32_t>(scales4[i]), std::bit_cast<uint32_t>(plain4.scale)) << i;
+      EXPECT_EQ(bytes8[i * 34], 0xaa);
+      EXPECT_EQ(bytes4[i * 18 + 1], 0xaa);
+      for (int j = 0; j < 32; ++j) {
+        EXPECT_EQ(static_cast<int8_t>(bytes8[i * 34 + 2 + j]), plain8.codes[j]) << i << " " << j;
+        const int nibble = bytes4[i * 18 + 2 + j % 16] >> (j / 16 * 4) & 15;
+        EXPECT_EQ(nibble, plain4.codes[j]) << i << " " << j;
+      }
     }
   }
 }

@@ -1,9 +1,12 @@
 #include "quant/records.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 
 #include "base/convert.h"
+#include "quant/kernels.h"
 
 namespace onnx_light {
 namespace {
@@ -12,54 +15,6 @@ constexpr int kHalfRecord = kRecordValues / 2;
 constexpr int kScaleSize = 2;
 
 float ReadScale(const std::byte* record) { return ToFloat(DType::kFloat16, record); }
-
-// 0 where the scale is so small that it has no reciprocal; its FLOAT16 is 0, too.
-float Inverse(float scale) {
-  const float inverse = 1.0f / scale;
-  return std::isfinite(inverse) ? inverse : 0.0f;
-}
-
-void WriteScale(float scale, std::byte* record) {
-  ConvertElements(DType::kFloat32, &scale, DType::kFloat16, record, 1);
-}
-
-// To the nearest whole number, halves away from zero. REQUIRES: the magnitude is below 2^31.
-inline int RoundAway(float value) {
-  const int whole = static_cast<int>(value);
-  const float rest = value - static_cast<float>(whole);
-  return whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0);
-}
-
-void EncodeQ8(const float* values, std::byte* record) {
-  float most = 0;
-  for (int i = 0; i < kRecordValues; ++i) most = std::max(most, std::fabs(values[i]));
-  const float scale = most / 127.0f;
-  const float inverse = Inverse(scale);
-  WriteScale(scale, record);
-  for (int i = 0; i < kRecordValues; ++i) {
-    record[kScaleSize + i] = static_cast<std::byte>(RoundAway(values[i] * inverse));
-  }
-}
-
-int CodeOfQ4(float value, float inverse) {
-  const float shifted = value * inverse + 8.5f;
-  return std::min(15, static_cast<int>(shifted));
-}
-
-void EncodeQ4(const float* values, std::byte* record) {
-  float largest = 0;  // the first with the largest magnitude
-  for (int i = 0; i < kRecordValues; ++i) {
-    if (std::fabs(values[i]) > std::fabs(largest)) largest = values[i];
-  }
-  const float scale = largest / -8.0f;
-  const float inverse = Inverse(scale);
-  WriteScale(scale, record);
-  for (int i = 0; i < kHalfRecord; ++i) {
-    const int low = CodeOfQ4(values[i], inverse);
-    const int high = CodeOfQ4(values[i + kHalfRecord], inverse);
-    record[kScaleSize + i] = static_cast<std::byte>(low | high << 4);
-  }
-}
 
 void DecodeQ8(const std::byte* record, float* values) {
   const float scale = ReadScale(record);
@@ -86,9 +41,20 @@ float MostInRecord(PageType type) {
 }
 
 void EncodeRecords(PageType type, const float* values, int64_t count, std::byte* records) {
-  const auto encode = type == PageType::kQ8_0 ? EncodeQ8 : EncodeQ4;
-  for (int64_t i = 0; i < count; i += kRecordValues, records += RecordSize(type)) {
-    encode(values + i, records);
+  constexpr int64_t kMostAtOnce = 64;
+  std::array<float, kMostAtOnce> scales;
+  std::array<uint16_t, kMostAtOnce> rounded;
+  const QuantKernels& kernels = SelectedQuantKernels();
+  const auto encode = type == PageType::kQ8_0 ? kernels.encode_q8_0 : kernels.encode_q4_0;
+  for (int64_t rest = count / kRecordValues; rest > 0;) {
+    const int64_t part = std::min(rest, kMostAtOnce);
+    encode(values, part, scales.data(), reinterpret_cast<uint8_t*>(records));
+    ConvertElements(DType::kFloat32, scales.data(), DType::kFloat16, rounded.data(), part);
+    for (int64_t i = 0; i < part; ++i, records += RecordSize(type)) {
+      std::memcpy(records, &rounded[i], kScaleSize);
+    }
+    values += part * kRecordValues;
+    rest -= part;
   }
 }
 
