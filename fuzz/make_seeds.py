@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import message_schema
 from onnx_light import PagedCache, snapshot
 from onnx_light.identity import ModelIdentity
-from onnx_light.onnx import ModelProto
+from onnx_light.onnx import AffineLayoutProto, ModelProto, TensorProto, TypeProto
 
 _MAX_SIZE = 1500  # the fuzzer's own limit is 4096, for two of them
 
@@ -63,11 +63,33 @@ def encoded_caches() -> Iterator[PagedCache]:
         "int8/token",
         "uint4/channel:2",
         "int4",
+        "k8v4",
         "uint2/token:8",
         "q4_0",
         "q8_0",
     ):
         yield PagedCache.from_arrays(key, -key, page_size=4, policy=policy)
+    for dims, axis, block_size in (([], None, None), ([3], -1, None), ([1, 2, 2, 3], 2, 2)):
+        yield cache_with_parameters(dims, axis, block_size)
+
+
+def cache_with_parameters(dims: list[int], axis: int | None, block_size: int | None) -> PagedCache:
+    """Keys of uint8 codes [1, 2, 4, 3] whose scales and zero points have `dims`."""
+    rows = np.ones((1, 2, 4, 3), np.float32)
+    proto = PagedCache.from_arrays(rows, rows, page_size=4).to_proto("c")
+    key = proto.blocks[0].add_encoded_key()
+    key.raw_data = bytes(range(rows.size))
+    shape = {"dim": [{"dim_value": dim} for dim in rows.shape]}
+    kind = {"tensor_type": {"elem_type": TensorProto.FLOAT, "shape": shape}}
+    key.logical_type = TypeProto(**kind)
+    key.affine = AffineLayoutProto(storage_type=TensorProto.UINT8, axis=axis, block_size=block_size)
+    count = int(np.prod(dims))
+    scale = np.linspace(0.5, 2, count, dtype=np.float16).tobytes()
+    key.affine.scale = TensorProto(dims=dims, data_type=TensorProto.FLOAT16, raw_data=scale)
+    key.affine.zero_point = TensorProto(
+        dims=dims, data_type=TensorProto.UINT8, raw_data=bytes(range(count))
+    )
+    return PagedCache.from_proto(proto)
 
 
 def snapshots() -> Iterator[bytes]:

@@ -173,23 +173,44 @@ void FindRange(const float* values, int64_t count, float* low, float* high) {
 }
 
 inline bool AnyLane(const IntPart& lanes) {
+#if defined(__AVX512F__)
+  const auto own = reinterpret_cast<__m512i>(lanes);
+  return _mm512_test_epi32_mask(own, own) != 0;
+#elif defined(__AVX2__)
+  const auto own = reinterpret_cast<__m256i>(lanes);
+  return _mm256_testz_si256(own, own) == 0;
+#else
   int32_t any = 0;
   for (int i = 0; i < kPart; ++i) any |= lanes[i];
   return any != 0;
+#endif
 }
 
+// Magnitudes as the whole numbers of their bits: in the same order, with NaN above all.
+inline IntPart Magnitude(const FloatPart& value) {
+  return reinterpret_cast<IntPart>(value) & 0x7fffffff;
+}
+inline int32_t MagnitudeBits(float value) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof(bits));
+  return bits & 0x7fffffff;
+}
+inline IntPart Larger(const IntPart& a, const IntPart& b) { return a > b ? a : b; }
+
 bool AreWithin(const FloatBlock& rows, float most) {
-  IntPart beyond{};
+  IntPart largest[kParts] = {};
   for (int64_t token = 0; token < rows.tokens; ++token) {
     const float* row = rows.values + token * rows.stride;
     for (int64_t i = 0; i < rows.width; i += kWidth) {
       const Floats value = Load(row + i);
+#pragma GCC unroll 4
       for (int p = 0; p < kParts; ++p) {
-        beyond |= ~((value.parts[p] <= most) & (value.parts[p] >= -most));
+        largest[p] = Larger(largest[p], Magnitude(value.parts[p]));
       }
     }
   }
-  return !AnyLane(beyond);
+  for (int p = 1; p < kParts; ++p) largest[0] = Larger(largest[0], largest[p]);
+  return !AnyLane(largest[0] > MagnitudeBits(most));
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -227,16 +248,15 @@ inline IntPart Unusable(const Codes& codes) {
 constexpr float kNearMiddle = 0.5f - 0x1p-14f;
 
 template <bool exact>
-inline void EncodeLanes(const float* row, const Codes& codes, uint8_t* target, IntPart& doubtful) {
+inline void EncodeLanes(const float* row, const Codes& codes, uint8_t* target, IntPart& farthest) {
   const Floats value = Load(row);
   const Floats quotient = exact ? value / codes.divisor : value * codes.reciprocal;
   const Floats bounded = Clamp(quotient, codes.least, codes.most);
   const Floats level = Round(bounded);
   if (!exact) {
     const Floats rest = bounded - level;
-    for (int p = 0; p < kParts; ++p) {
-      doubtful |= (rest.parts[p] > kNearMiddle) | (rest.parts[p] < -kNearMiddle);
-    }
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) farthest = Larger(farthest, Magnitude(rest.parts[p]));
   }
   StoreBytes(target, level + codes.zero_point);
 }
@@ -245,13 +265,13 @@ inline void EncodeLanes(const float* row, const Codes& codes, uint8_t* target, I
 inline void EncodeStretch(const float* row, int64_t row_step, int64_t count, const Codes& given,
                           uint8_t* target, int64_t target_step) {
   const Codes codes = given;  // the stores do not change it
-  IntPart doubtful = Unusable(codes);
+  IntPart farthest{};         // from a level
   for (int64_t i = 0; i < count; ++i) {
-    EncodeLanes<false>(row + i * row_step, codes, target + i * target_step, doubtful);
+    EncodeLanes<false>(row + i * row_step, codes, target + i * target_step, farthest);
   }
-  if (!AnyLane(doubtful)) return;
+  if (!AnyLane(Unusable(codes) | (farthest > MagnitudeBits(kNearMiddle)))) return;
   for (int64_t i = 0; i < count; ++i) {
-    EncodeLanes<true>(row + i * row_step, codes, target + i * target_step, doubtful);
+    EncodeLanes<true>(row + i * row_step, codes, target + i * target_step, farthest);
   }
 }
 
