@@ -80,8 +80,7 @@ def cache_with_parameters(dims: list[int], axis: int | None, block_size: int | N
     key = proto.blocks[0].add_encoded_key()
     key.raw_data = bytes(range(rows.size))
     shape = {"dim": [{"dim_value": dim} for dim in rows.shape]}
-    kind = {"tensor_type": {"elem_type": TensorProto.FLOAT, "shape": shape}}
-    key.logical_type = TypeProto(**kind)
+    key.logical_type = TypeProto(tensor_type={"elem_type": TensorProto.FLOAT, "shape": shape})
     key.affine = AffineLayoutProto(storage_type=TensorProto.UINT8, axis=axis, block_size=block_size)
     count = int(np.prod(dims))
     scale = np.linspace(0.5, 2, count, dtype=np.float16).tobytes()
