@@ -3,16 +3,17 @@
 A cache that is larger than any cache of the processor is quantized and decoded: page by page, as a
 cache does while it grows, where the memory of one result serves the next; and all of it at once by
 all cores, where every page of memory is new. In turns with that, numpy reads the float32 pages,
-and ggml's quantize_row_q8_0 encodes them into memory that stays, where llama-cpp-python is
-installed. A ratio is the median over the rounds of a task's speed, in float32 bytes a second, to
-that of reading; all but the tasks that say otherwise are one thread's.
+and ggml's quantize_row_q8_0 encodes them into memory that stays, where a package that carries ggml
+is installed: llama-cpp-python, else pywhispercpp (make peers). A ratio is the median over the
+rounds of a task's speed, in float32 bytes a second, to that of reading; all but the tasks that say
+otherwise are one thread's.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib.util
+import importlib.metadata
 import json
 import statistics
 import time
@@ -38,12 +39,27 @@ def read(pages: Pages) -> None:
         np.bitwise_or.reduce(page.reshape(-1).view(np.uint64))
 
 
+def ggml_library() -> tuple[str, Path] | None:
+    """ggml's kernels for this processor in an installed package, and the package's name."""
+    for package in ("llama-cpp-python", "pywhispercpp"):
+        try:
+            files = importlib.metadata.files(package) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            # pywhispercpp has a second copy, which does not find the libraries that it needs.
+            if file.name.startswith("libggml-cpu") and ".so" in file.name and len(file.parts) > 1:
+                version = importlib.metadata.version(package)
+                return f"{package} {version}", Path(str(file.locate()))
+    return None
+
+
 def ggml(pages: Pages) -> Callable[[], None] | None:
     """ggml's own function over all pages, into memory that stays."""
-    spec = importlib.util.find_spec("llama_cpp")
-    if spec is None or spec.origin is None:
+    found = ggml_library()
+    if found is None:
         return None
-    library = ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libggml-cpu.so"))
+    library = ctypes.CDLL(str(found[1]))
     function = library.quantize_row_q8_0
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
     function.restype = None
@@ -130,9 +146,13 @@ def main() -> None:
         for task, own in result["tasks"].items():
             speed, share = own["gb_per_second"], own["of_reading"]
             shown.add_row(result["format"], task, f"{speed:.2f}", f"{share:.0%}")
-    Console(width=110, highlight=False).print(shown)
+    console = Console(width=110, highlight=False)
+    console.print(shown)
+    found = ggml_library()
+    console.print(f"ggml is that of {found[0]}" if found else "ggml is not installed: make peers")
     if options.json is not None:
         data = {"machine": machine(), "nbytes": cache.nbytes, "results": results}
+        data["ggml"] = found[0] if found else None
         options.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
