@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -151,6 +153,73 @@ def test_the_users_metadata_stay(model: Path, tmp_path: Path) -> None:
     assert invoke(model, "-p", TEXT, "-n", "3", "--prompt-cache", cache).exit_code == 0
     with snapshot.open(cache) as opened:
         assert opened.metadata == {"who": "me"}
+
+
+def formats(cache: PagedCache) -> list[tuple[str, str]]:
+    return [(page.key.format.name, page.value.format.name) for page in cache.pages]
+
+
+def test_a_policy_stores_full_pages_in_fewer_bits(model: Path, tmp_path: Path) -> None:
+    plain, small = tmp_path / "plain.kvcache", tmp_path / "small.kvcache"
+    fill = ("-p", "x" * 70, "-n", "0", "--json", "--prompt-cache")
+    assert invoke(model, *fill, plain).exit_code == 0
+    result = invoke(model, *fill, small, "--policy", "int8")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["policy"] == "key=int8/channel value=int8/token"
+    assert small.stat().st_size < plain.stat().st_size
+    with snapshot.open(plain) as wide, snapshot.open(small) as narrow:
+        for name, cache in narrow.caches.items():
+            assert formats(cache) == [("int8", "int8"), ("float32", "float32")]
+            # A prompt is attended on before its pages are encoded: each row differs by rounding.
+            for side, axis in (("key", 2), ("value", 3)):
+                expected, found = (
+                    getattr(c, f"{side}_array")("float32").astype(np.float64)
+                    for c in (wide.caches[name], cache)
+                )
+                first, rest = expected[:, :, :64], expected[:, :, 64:]
+                bound = np.abs(first).max(axis, keepdims=True) / 127 * (0.5 + 0.07)
+                assert (np.abs(found[:, :, :64] - first) <= bound).all()
+                assert (found[:, :, 64:] == rest).all()
+
+
+def test_a_state_goes_on_in_the_formats_that_it_has(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p.kvcache"
+    fill = ("--json", "--prompt-cache", cache)
+    assert invoke(model, "-p", "x" * 70, "-n", "0", "--policy", "int4", *fill).exit_code == 0
+    for policy in (("--policy", "int4"), ()):
+        answer = answer_of(invoke(model, "-p", "x" * 70, "-n", "5", *policy, *fill))
+        assert answer["reused_tokens"] == 69
+        with snapshot.open(cache) as opened:
+            assert all(formats(c)[0] == ("uint4", "uint4") for c in opened.caches.values())
+
+
+def test_a_prompt_cache_in_other_formats_is_refused(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "p q.kvcache"
+    assert invoke(model, "-p", "x" * 70, "-n", "0", "--prompt-cache", cache).exit_code == 0
+    before = cache.read_bytes()
+    line = refusal(invoke(model, "-p", "x" * 70, "--prompt-cache", cache, "--policy", "int8"))
+    for word in ("[cli.policy]", "layers.0.pages[0].key", "float32", "int8/channel"):
+        assert word in line
+    assert cache.read_bytes() == before
+    # The command that the refusal names makes the file one that is taken.
+    words = shlex.split(line[line.index("onnx-light quantize") : line.index("; or leave")])
+    assert CliRunner().invoke(app, words[1:]).exit_code == 0
+    again = invoke(model, "-p", "x" * 70, "-n", "1", "--prompt-cache", cache, "--policy", "int8")
+    assert again.exit_code == 0, again.stderr
+    line = refusal(invoke(model, "-p", "x" * 70, "--prompt-cache", cache, "--policy", "q8_0"))
+    assert "[cli.policy]" in line
+
+
+def test_a_policy_that_is_none(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
+    for text, word in (("int9", "int9"), ("key=foo", "foo"), ("", "empty")):
+        line = refusal(invoke(model, "-p", TEXT, "--policy", text))
+        assert "--policy" in line
+        assert word in line
+        assert "presets are int8, k8v4, int4" in line
+    assert not (tmp_path / "cache").exists()
 
 
 def flip(path: Path) -> None:
@@ -313,6 +382,8 @@ def test_an_onnx_decoder_with_the_tokenizer_of_a_gguf(model: Path, tmp_path: Pat
     assert answer["tokens"] == expected
     assert answer_of(invoke(model, "-p", TEXT, *options))["reused_tokens"] > 0
     assert "--tokenizer" in refusal(invoke(converted, "-p", TEXT))
+    line = refusal(invoke(converted, "--tokenizer", model, "-p", TEXT, "--policy", "int8"))
+    assert "[cli.policy]" in line
 
 
 @pytest.mark.parametrize(
@@ -403,6 +474,71 @@ def test_an_interrupt_of_a_chat(model: Path, tmp_path: Path) -> None:
         assert process.wait(60) == 130
     assert snapshot.verify(cache).ok
     assert list(tmp_path.iterdir()) == [cache]
+
+
+class Terminal:
+    """The command on a terminal of its own."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        self.seen = b""
+        self.pid, self.handle = pty.fork()
+        if self.pid == 0:
+            line = [sys.executable, "-c", MAIN, "generate", *map(str, arguments)]
+            os.execve(sys.executable, line, os.environ | {"TERM": "xterm"})
+
+    def read_until(self, text: bytes, count: int = 1) -> None:
+        while self.seen.count(text) < count:
+            piece = self._read()
+            assert piece, self.seen
+            self.seen += piece
+
+    def type(self, text: bytes) -> None:
+        os.write(self.handle, text)
+
+    def finish(self) -> int:
+        while piece := self._read():
+            self.seen += piece
+        os.close(self.handle)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.handle, 65536)
+        except OSError:  # Linux: the other side is closed
+            return b""
+
+
+def test_a_chat_on_a_terminal_and_ctrl_c(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
+    cache = tmp_path / "p.kvcache"
+    terminal = Terminal(model, "--chat", "-n", "3", "--prompt-cache", cache, "--policy", "int8")
+    terminal.read_until(b"> ")
+    terminal.type(b"the\n")
+    terminal.read_until(b"> ", 2)
+    assert b"tokens, " in terminal.seen
+    assert b" saved" in terminal.seen
+    terminal.type(b"\x03")
+    assert terminal.finish() == 130
+    assert b"Traceback" not in terminal.seen
+    assert snapshot.verify(cache).ok
+
+
+def test_progress_is_for_terminals(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (model, "-p", TEXT, "-n", "4")
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "one"))
+    terminal = Terminal(*arguments)
+    assert terminal.finish() == 0
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "two"))
+    piped = command(*arguments)
+    assert piped.returncode == 0
+    assert b"converting the model" in terminal.seen
+    assert b"converting the model" not in piped.stdout + piped.stderr
+    assert b"\x1b" not in piped.stdout + piped.stderr
+    assert piped.stdout.strip() in terminal.seen
 
 
 def test_real_model(smollm: Path, tmp_path: Path) -> None:

@@ -311,6 +311,14 @@ def generate(
     prompt_cache_ro: Annotated[
         bool, typer.Option("--prompt-cache-ro", help="Leave the prompt cache as it is.")
     ] = False,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="How full pages of the running cache and its file are stored: a preset (int8, "
+            "k8v4, int4) or as for quantize. [default: as the prompt cache, else float32]",
+        ),
+    ] = None,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=0, help="The most tokens of an answer.")
     ] = 128,
@@ -346,6 +354,7 @@ def generate(
         system=system,
         cache=prompt_cache,
         read_only=prompt_cache_ro,
+        policy=policy,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,

@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnx_light import ModelIdentity, snapshot
+from onnx_light import CachePolicy, ModelIdentity, snapshot
 from onnx_light.cli.output import Output
 from onnx_light.errors import CodedError
 
@@ -40,12 +40,15 @@ class Decoder:
         ends: ids that end an answer.
     """
 
-    def __init__(self, model: Path, tokenizer: Path | None) -> None:
+    def __init__(
+        self, model: Path, tokenizer: Path | None, policy: CachePolicy | None = None
+    ) -> None:
         """Reads the headers.
 
         Args:
             model: a GGUF file, or an ONNX decoder if `tokenizer` is given.
             tokenizer: a GGUF file.
+            policy: how the pages of its caches are stored; for a GGUF file only.
 
         Raises:
             CodedError: a file that is not what it should be. OSError: it cannot be read.
@@ -57,6 +60,10 @@ class Decoder:
         if not self._is_gguf and tokenizer is None:
             message = "no GGUF file; beside an ONNX model --tokenizer GGUF is needed"
             raise CodedError("cli.model", str(model), message)
+        if not self._is_gguf and policy is not None:
+            message = f"{model} says itself how its caches are stored; a GGUF file does not"
+            raise CodedError("cli.policy", "--policy", message)
+        self._policy = policy
         self.gguf = tokenizer or model
         self.tokenizer = models.tokenizer_from_gguf(self.gguf)
         self.ends = models.end_tokens(self.gguf)
@@ -73,16 +80,18 @@ class Decoder:
 
     def session(self, output: Output) -> InferenceSession:
         """Makes the session; converts a GGUF file the first time."""
-        from onnx_light.models import cached_model
+        from onnx_light.models import from_gguf
         from onnx_light.runtime import InferenceSession
 
-        path = self._model
-        if self._is_gguf:
-            with output.progress() as advance:
-                progress = functools.partial(advance, "converting the model")
-                path = cached_model(path, progress=progress)
-        output.log(f"loading {path}")
-        return InferenceSession(str(path))
+        output.log(f"loading {self._model}")
+        if not self._is_gguf:
+            return InferenceSession(str(self._model))
+        with output.progress() as advance:
+            progress = functools.partial(advance, "converting the model")
+            model = from_gguf(
+                self._model, attention="paged", policy=self._policy, progress=progress
+            )
+        return InferenceSession(model)
 
 
 def open_prompt_cache(path: Path, identity: ModelIdentity) -> snapshot.Snapshot:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx_light.cli.cache_policy import check_formats, read_policy
 from onnx_light.cli.decoder import Decoder, open_prompt_cache, require_packages
 from onnx_light.cli.output import Output, format_size, format_time
 from onnx_light.errors import CodedError
 
 if TYPE_CHECKING:
-    from onnx_light import ModelIdentity
+    from onnx_light import CachePolicy, ModelIdentity
     from onnx_light.runtime import InferenceSession
 
 
@@ -34,6 +35,7 @@ class Settings:
     system: str | None = None
     cache: Path | None = None
     read_only: bool = False
+    policy: str | None = None
     max_new_tokens: int = 128
     temperature: float = 0.0
     top_p: float = 1.0
@@ -74,10 +76,12 @@ class Report:
         load_seconds: until the model was ready, its prompt cache included.
         prompt_cache: the file; loaded_tokens that were in it, saved_tokens and saved_bytes after
             the last answer.
+        policy: how pages are stored; None: as they came.
     """
 
     model: str
     prompt_cache: str | None
+    policy: str | None
     loaded_tokens: int = 0
     saved_tokens: int = 0
     saved_bytes: int = 0
@@ -103,18 +107,23 @@ def run(settings: Settings, output: Output, *, streams: bool) -> Report:
             a prompt longer than the context. OSError: a file cannot be read or written.
     """
     _check(settings)
+    policy = None if settings.policy is None else read_policy(settings.policy)
     require_packages()
     begin = time.perf_counter()
     output.log(f"opening {settings.model}")
-    decoder = Decoder(settings.model, settings.tokenizer)
+    decoder = Decoder(settings.model, settings.tokenizer, policy)
     conversation = _Conversation(settings, decoder)
     prompt = _read_prompt(settings)
     first = None if prompt is None else conversation.ask(prompt)
     identity = decoder.identity(output)
     if first is not None:
         _check_length(first, identity.context)
-    report = Report(str(settings.model), None if settings.cache is None else str(settings.cache))
-    metadata = _open_cache(settings, identity, report, output)
+    report = Report(
+        str(settings.model),
+        None if settings.cache is None else str(settings.cache),
+        None if policy is None else str(policy),
+    )
+    metadata = _open_cache(settings, policy, identity, report, output)
     session = decoder.session(output)
     if report.loaded_tokens:
         session.load_state(settings.cache, expect=identity)
@@ -222,7 +231,11 @@ def _check_length(ids: list[int], context: int) -> None:
 
 
 def _open_cache(
-    settings: Settings, identity: ModelIdentity, report: Report, output: Output
+    settings: Settings,
+    policy: CachePolicy | None,
+    identity: ModelIdentity,
+    report: Report,
+    output: Output,
 ) -> dict[str, str]:
     """Checks the prompt cache, if there is one, and returns the user's entries in it."""
     path = settings.cache
@@ -230,6 +243,8 @@ def _open_cache(
         return {}
     output.log(f"checking {path}")
     with open_prompt_cache(path, identity) as opened:
+        if policy is not None:
+            check_formats(path, opened.caches, policy)
         report.loaded_tokens = opened.end
         return opened.metadata
 
