@@ -260,7 +260,7 @@ def test_random_shapes_formats_and_cuts(data: st.DataObject) -> None:
     scale = data.draw(st.sampled_from(("tensor", "channel", "token")))
     group = None if scale == "tensor" else data.draw(st.none() | st.integers(1, 20))
     form = PageFormat(name, scale, group, data.draw(st.sampled_from(("float16", "float32"))))
-    width = data.draw(st.sampled_from((1, 2, 7, 16, 33, 64)))
+    width = data.draw(st.sampled_from((1, 2, 7, 16, 33, 64, 80, 96, 128, 576)))
     count = data.draw(st.integers(1, 50))
     page_size = data.draw(st.integers(1, 24))
     key, value = tokens(count, seed=data.draw(st.integers(0, 99)), batch=1, width=width)
