@@ -58,7 +58,7 @@ def test_all_steps_hold(document: Path) -> None:
     found = json.loads(result.stdout)
     assert found["ok"] is True
     steps: dict[str, Any] = {step["step"]: step for step in found["steps"]}
-    assert list(steps) == ["model", "read", "save", "resume", "refusal"]
+    assert list(steps) == ["model", "read", "save", "resume", "fork", "refusal"]
     assert (steps["model"]["layers"], steps["model"]["heads"], steps["model"]["width"]) == (
         30,
         3,
@@ -82,6 +82,13 @@ def test_all_steps_hold(document: Path) -> None:
         assert file["bits_per_value"] < most_bits
         assert file["nbytes"] < most_bytes * plain["nbytes"]
         assert 0 < file["divergence"] < most
+    # Loading a state copies no page, and forks share all but the last ones.
+    assert plain["load_nbytes"] < plain["nbytes"] / 4
+    forks = steps["fork"]
+    assert (forks["count"], forks["new_tokens"]) == (100, 2)
+    assert forks["copies_nbytes"] == 100 * plain["nbytes"]
+    page = 64 * 30 * 2 * 3 * 64 * 4  # of all layers; a fork has at most two that are its own
+    assert 0 < forks["nbytes"] < 2 * 100 * page
     codes = [refusal["code"] for refusal in steps["refusal"]["refusals"]]
     assert codes == ["snapshot.kind", "snapshot.identity", "snapshot.corrupt", "snapshot.corrupt"]
 

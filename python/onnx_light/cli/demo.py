@@ -23,11 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_light import CachePolicy, ModelIdentity, PagedCache, snapshot
-from onnx_light.cli.demo_answer import Answer, answer_questions
+from onnx_light.cli.demo_answer import Answer, Forks, answer_questions
 from onnx_light.cli.demo_model import find_model
 from onnx_light.errors import CodedError
 from onnx_light.models import cached_model, end_tokens, from_gguf, render_chat, tokenizer_from_gguf
 from onnx_light.models.generate import common_prefix
+from onnx_light.models.gguf_file import GgufFile
+from onnx_light.models.llama_config import read_config
 from onnx_light.runtime import InferenceSession
 
 if TYPE_CHECKING:
@@ -117,6 +119,7 @@ class Resumed:
         nbytes: of the file; bits_per_value: of its pages, scales included.
         quantize_seconds: for making this file from the first one.
         load_seconds: for the whole state in the session, every page verified.
+        load_nbytes: of the process's own memory that this took; pages stay in the mapped file.
         first_seconds: from there to the first token of the first answer.
         equal_tokens: how many tokens of the answers, all together, are the ones of the process that
             never stopped, until each differs for the first time; tokens: of how many.
@@ -129,6 +132,7 @@ class Resumed:
     bits_per_value: float
     quantize_seconds: float
     load_seconds: float
+    load_nbytes: int
     first_seconds: float
     texts: list[str]
     equal_tokens: int
@@ -165,6 +169,24 @@ class ResumeStep:
 
 
 @dataclass(frozen=True)
+class ForkStep:
+    """Many continuations of the resumed state, all kept in the other process.
+
+    Attributes:
+        count: how many; new_tokens: that each has decoded, with other random draws.
+        nbytes: of memory that they have taken all together, beyond the state that they share.
+        copies_nbytes: what as many copies of the caches would take.
+        seconds: for all of them.
+    """
+
+    count: int
+    new_tokens: int
+    nbytes: int
+    copies_nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Refusal:
     """A file that must not be taken: what was wrong with it, and what was said.
 
@@ -185,7 +207,7 @@ class RefusalStep:
     refusals: list[Refusal]
 
 
-Step = ModelStep | ReadStep | SaveStep | ResumeStep | RefusalStep
+Step = ModelStep | ReadStep | SaveStep | ResumeStep | ForkStep | RefusalStep
 
 
 def holds(step: Step) -> bool:
@@ -194,6 +216,8 @@ def holds(step: Step) -> bool:
         return step.equal
     if isinstance(step, ResumeStep):
         return step.same_tokens
+    if isinstance(step, ForkStep):
+        return step.nbytes < step.copies_nbytes
     if isinstance(step, RefusalStep):
         return all(refusal.code and refusal.unchanged for refusal in step.refusals)
     return True
@@ -237,7 +261,7 @@ def run(options: Options, progress: Progress) -> Iterator[Step]:
         yield read
         path = Path(folder) / "document.kvcache"
         yield _save(session, path)
-        yield _resume(gguf, tokenizer, path, prompts, read)
+        yield from _resume(gguf, tokenizer, path, prompts, read)
         yield RefusalStep(list(_refusals(session, gguf, path)))
 
 
@@ -256,13 +280,13 @@ def _load(gguf: Path, progress: Progress) -> tuple[InferenceSession, ModelStep]:
     converted = cached_model(
         gguf, progress=lambda done, total: progress("converting the model", done, total)
     )
-    model = from_gguf(gguf)
+    model = from_gguf(gguf, attention="paged")
     convert_seconds = time.perf_counter() - begin
     begin = time.perf_counter()
     session = InferenceSession(model)
     session_seconds = time.perf_counter() - begin
-    inputs = {item.name: item.shape for item in session.get_inputs()}
-    _, heads, _, width = inputs["past_key_values.0.key"]
+    with GgufFile(gguf) as file:
+        config = read_config(file)
     step = ModelStep(
         gguf=gguf.name,
         gguf_nbytes=gguf.stat().st_size,
@@ -270,8 +294,8 @@ def _load(gguf: Path, progress: Progress) -> tuple[InferenceSession, ModelStep]:
         convert_seconds=convert_seconds,
         session_seconds=session_seconds,
         layers=len(session.state),
-        heads=heads,
-        width=width,
+        heads=config.kv_heads,
+        width=config.width,
     )
     return session, step
 
@@ -349,7 +373,7 @@ def _write_seconds(path: Path) -> float:
 
 def _resume(
     gguf: Path, tokenizer: Tokenizer, path: Path, prompts: list[list[int]], read: ReadStep
-) -> ResumeStep:
+) -> tuple[ResumeStep, ForkStep]:
     paths = {"": path}
     seconds = {"": 0.0}
     for preset in CachePolicy.presets:
@@ -379,6 +403,7 @@ def _resume(
                 bits_per_value=bits,
                 quantize_seconds=seconds[preset],
                 load_seconds=state["load_seconds"],
+                load_nbytes=state["load_nbytes"],
                 first_seconds=answers[0].first_seconds,
                 texts=_texts(tokenizer, answers),
                 equal_tokens=sum(common_prefix(new.tokens, old.tokens) for new, old in pairs),
@@ -386,12 +411,15 @@ def _resume(
                 divergence=state["divergence"],
             )
         )
-    return ResumeStep(
+    resumed = ResumeStep(
         start_seconds=found["ready"] - begin,
         open_seconds=found["open_seconds"],
         recompute_seconds=read.seconds + read.answers[0].first_seconds,
         files=files,
     )
+    forks = Forks(**found["forks"])
+    copies = forks.count * path.stat().st_size
+    return resumed, ForkStep(**dataclasses.asdict(forks), copies_nbytes=copies)
 
 
 def _other_process(order: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from onnx_light import snapshot
 from onnx_light.models import end_tokens, from_gguf, generate
 from onnx_light.runtime import InferenceSession
 
+_FORKS = 100
+_FORK_TOKENS = 2
+
 _Logits = npt.NDArray[np.float64]
 
 
@@ -53,6 +56,46 @@ def _answer(
     return Answer(tokens, (times[0] if times else end) - begin, end - begin)
 
 
+@dataclass(frozen=True)
+class Forks:
+    """Continuations of one state that are all kept.
+
+    Attributes:
+        count: how many; new_tokens: that each of them has decoded beyond the state.
+        nbytes: of memory that all of them have taken together, beyond the state that they share, as
+            the system counts the process's own memory.
+        seconds: for all of them.
+    """
+
+    count: int
+    new_tokens: int
+    nbytes: int
+    seconds: float
+
+
+def _fork(session: InferenceSession, prompt: list[int]) -> Forks:
+    """Continues the prompt on many forks, each with other tokens."""
+    warm = session.fork()
+    generate(warm, prompt, max_new_tokens=_FORK_TOKENS)  # onnxruntime takes its own memory once
+    before, begin = _own_memory(), time.perf_counter()
+    forks = []
+    for seed in range(_FORKS):
+        fork = session.fork()
+        generate(fork, prompt, max_new_tokens=_FORK_TOKENS, temperature=1.0, seed=seed)
+        forks.append(fork)
+    seconds = time.perf_counter() - begin
+    return Forks(len(forks), _FORK_TOKENS, max(_own_memory() - before, 0), seconds)
+
+
+def _own_memory() -> int:
+    """Bytes of memory that belong to this process alone; files that it maps do not count."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status: there is no RssAnon")
+
+
 def _probe(session: InferenceSession, tokens: list[int], known: int) -> _Logits:
     """The logits [tokens, vocabulary] behind each token from position `known` on."""
     feed = {"input_ids": np.array([tokens[known:]]), "num_logits": np.array(len(tokens) - known)}
@@ -74,7 +117,7 @@ def _log_softmax(logits: _Logits) -> _Logits:
 
 def _main() -> None:
     order = json.load(sys.stdin)
-    session = InferenceSession(from_gguf(order["model"]))
+    session = InferenceSession(from_gguf(order["model"], attention="paged"))
     stop = end_tokens(order["model"])
     found: dict[str, Any] = {"ready": time.time(), "states": {}}
     begin = time.perf_counter()
@@ -82,17 +125,23 @@ def _main() -> None:
         found["open_seconds"] = time.perf_counter() - begin
     expected: _Logits | None = None
     for name, path in order["states"].items():
-        begin = time.perf_counter()
+        session.reset()
+        memory, begin = _own_memory(), time.perf_counter()
         session.load_state(path)
         load_seconds = time.perf_counter() - begin
+        load_nbytes = max(_own_memory() - memory, 0)
         answers = answer_questions(session, order["prompts"], order["new_tokens"], stop)
         logits = _probe(session, order["probe"], order["known"])
         expected = logits if expected is None else expected
         found["states"][name] = {
             "load_seconds": load_seconds,
+            "load_nbytes": load_nbytes,
             "answers": [dataclasses.asdict(answer) for answer in answers],
             "divergence": _divergence(expected, logits),
         }
+        if "forks" not in found:
+            forks = _fork(session, order["prompts"][0][: order["known"] + 1])
+            found["forks"] = dataclasses.asdict(forks)
     json.dump(found, sys.stdout)
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnx_light.cli.demo import (
+    ForkStep,
     ModelStep,
     ReadStep,
     RefusalStep,
@@ -32,6 +33,8 @@ def render(step: Step) -> Iterator[RenderableType]:
         yield from _save(step)
     elif isinstance(step, ResumeStep):
         yield from _resume(step)
+    elif isinstance(step, ForkStep):
+        yield from _forks(step)
     else:
         yield from _refusals(step)
 
@@ -116,6 +119,10 @@ def _resume(step: ResumeStep) -> Iterator[RenderableType]:
         ("process", f"Python and the model ready in {format_time(step.start_seconds)}"),
         ("opening", f"{format_time(step.open_seconds)}: mapped, no page is touched"),
         ("the state", f"in the session in {format_time(first.load_seconds)}, every page verified"),
+        (
+            "its memory",
+            f"{_memory(first.load_nbytes)} taken: attention reads the pages in the mapped file",
+        ),
         *(("answer", _line(text)) for text in first.texts),
         ("same tokens", yes(step.same_tokens)),
     )
@@ -126,6 +133,11 @@ def _resume(step: ResumeStep) -> Iterator[RenderableType]:
         "in nats",
         style="dim",
     )
+
+
+def _memory(nbytes: int) -> str:
+    """The system counts in pages and with delay: less than 1 MB says nothing."""
+    return format_size(nbytes) if nbytes >= 1_000_000 else "under 1 MB"
 
 
 def _comparison(step: ResumeStep) -> Table:
@@ -149,8 +161,25 @@ def _comparison(step: ResumeStep) -> Table:
     return table
 
 
+def _forks(step: ForkStep) -> Iterator[RenderableType]:
+    yield title(f"5. {step.count} continuations of that one document, side by side")
+    yield _facts(
+        (
+            "forks",
+            f"{step.count}, each goes on by {step.new_tokens} tokens of its own, "
+            f"{format_time(step.seconds)} for all",
+        ),
+        (
+            "memory of all",
+            f"{format_size(step.nbytes)} beyond the document, "
+            f"{format_size(step.nbytes / step.count)} each: an open page in each layer",
+        ),
+        (f"{step.count} copies", f"would take {format_size(step.copies_nbytes)}"),
+    )
+
+
 def _refusals(step: RefusalStep) -> Iterator[RenderableType]:
-    yield title("5. Files that must not be taken")
+    yield title("6. Files that must not be taken")
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("file", "what the session says", "state kept"):
         table.add_column(name)
