@@ -55,7 +55,8 @@ def resume_everywhere(
     """Saves after each of LENGTHS, then goes on here and in another process, in the same runs."""
     ids = np.random.default_rng(7).integers(0, vocabulary, (1, LENGTHS[-1] + sum(MORE)))
     more = np.split(ids[:, LENGTHS[-1] :], np.cumsum(MORE)[:-1], axis=1)
-    np.savez(folder / "more.npz", **{f"run {n}": run for n, run in enumerate(more)})
+    named: dict[str, Any] = {f"run {n}": run for n, run in enumerate(more)}
+    np.savez(folder / "more.npz", **named)
     session = InferenceSession(from_gguf(path, attention=attention))
     expected: dict[int, list[Any]] = {}
     for start, length in zip([0, *LENGTHS], LENGTHS, strict=False):
