@@ -24,7 +24,7 @@ TOLERANCE = 2e-4
 
 
 def converted(path: Path, **options: Any) -> StandardSession:
-    return StandardSession(from_gguf(path, **options).SerializeToString())
+    return StandardSession(from_gguf(path, attention="standard", **options).SerializeToString())
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_chunks_continue_at_their_positions(model_path: Path) -> None:
 
 @pytest.mark.parametrize("opset", [23, 24])
 def test_opsets_agree(model_path: Path, opset: int) -> None:
-    model = from_gguf(model_path, opset=opset)
+    model = from_gguf(model_path, attention="standard", opset=opset)
     assert [entry.version for entry in model.opset_import] == [opset]
     session = StandardSession(model.SerializeToString())
     assert np.abs(session.logits(IDS, 40) - Oracle(model_path).logits(IDS)).max() < TOLERANCE
@@ -122,7 +122,9 @@ def test_runs_outside_vocabulary_or_context_fail(model_path: Path) -> None:
 
 
 def test_interface_and_checker(model_path: Path) -> None:
-    model = onnx.ModelProto.FromString(from_gguf(model_path).SerializeToString())
+    model = onnx.ModelProto.FromString(
+        from_gguf(model_path, attention="standard").SerializeToString()
+    )
     onnx.checker.check_model(model, full_check=True)
     shapes = {
         value.name: [dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim]
@@ -199,7 +201,7 @@ def test_progress_ends_at_its_total(tmp_path: Path) -> None:
 
 
 def test_identity_is_in_the_metadata(model_path: Path) -> None:
-    model = from_gguf(model_path)
+    model = from_gguf(model_path, attention="standard")
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     identity = gguf_identity(model_path)
     assert metadata == {f"onnx_light.identity.{key}": value for key, value in identity.items()}
@@ -217,7 +219,7 @@ def test_identity_is_in_the_metadata(model_path: Path) -> None:
         ({"attention": "flash"}, "attention"),
         ({"page_size": 0}, "page_size"),
         ({"page_size": True}, "page_size"),
-        ({"policy": "int8"}, "policy"),
+        ({"attention": "standard", "policy": "int8"}, "policy"),
         ({"weights": "native"}, "weights"),
         ({"opset": 22}, "opset"),
     ],

@@ -23,7 +23,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def session(model_path: Path) -> StandardSession:
-    return StandardSession(from_gguf(model_path).SerializeToString())
+    return StandardSession(from_gguf(model_path, attention="standard").SerializeToString())
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_no_tokens_wanted(session: StandardSession) -> None:
 
 def test_long_prompts_run_in_pieces(tmp_path: Path) -> None:
     path = write_model(tmp_path / "long.gguf", {"context": 1400})
-    session = StandardSession(from_gguf(path).SerializeToString())
+    session = StandardSession(from_gguf(path, attention="standard").SerializeToString())
     prompt = np.random.default_rng(1).integers(0, 640, 1100).tolist()
     answer = generate(session, prompt, max_new_tokens=2)
     assert sum(session.fed[:-1]) == 1100

@@ -35,7 +35,7 @@ def logits(session: InferenceSession, ids: list[int]) -> Any:
 def test_logits_and_state_equal_the_oracle(tmp_path: Path, opset: int, shape: Any) -> None:
     config = SMALL | shape
     path = write_model(tmp_path / "model.gguf", config, random_weights(config))
-    session = InferenceSession(from_gguf(path, attention="paged", page_size=8, opset=opset))
+    session = InferenceSession(from_gguf(path, page_size=8, opset=opset))
     expected, state = Oracle(path).forward(IDS)
     parts = [IDS[:1], IDS[1:20], IDS[20:21], IDS[21:]]
     actual = np.concatenate([logits(session, part) for part in parts])
@@ -53,7 +53,7 @@ def test_quantized_states_are_near_and_resume_with_equal_bits(
     model_path: Path, tmp_path: Path
 ) -> None:
     policy = CachePolicy.parse("int8")
-    session = InferenceSession(from_gguf(model_path, attention="paged", page_size=8, policy=policy))
+    session = InferenceSession(from_gguf(model_path, page_size=8, policy=policy))
     expected, _ = Oracle(model_path).forward(IDS)
     actual = np.concatenate(
         [logits(session, IDS[:30]), *(logits(session, [id]) for id in IDS[30:])]
@@ -65,7 +65,7 @@ def test_quantized_states_are_near_and_resume_with_equal_bits(
         assert [str(page.key.format)[:4] for page in cache.pages] == ["int8"] * 5
     path = tmp_path / "prompt.kvcache"
     session.save_state(path)
-    other = InferenceSession(from_gguf(model_path, attention="paged", page_size=8, policy="int8"))
+    other = InferenceSession(from_gguf(model_path, page_size=8, policy="int8"))
     other.load_state(path)
     np.testing.assert_array_equal(logits(other, [3, 1]), logits(session, [3, 1]))
 
@@ -73,11 +73,11 @@ def test_quantized_states_are_near_and_resume_with_equal_bits(
 def test_states_of_standard_models_are_states_of_paged_ones(
     model_path: Path, tmp_path: Path
 ) -> None:
-    standard = InferenceSession(from_gguf(model_path))
+    standard = InferenceSession(from_gguf(model_path, attention="standard"))
     logits(standard, IDS)
     path = tmp_path / "prompt.kvcache"
     standard.save_state(path)
-    paged = InferenceSession(from_gguf(model_path, attention="paged"))
+    paged = InferenceSession(from_gguf(model_path))
     paged.load_state(path)
     assert np.abs(logits(paged, [7]) - logits(standard, [7])).max() < TOLERANCE
     paged.save_state(path)
@@ -86,15 +86,15 @@ def test_states_of_standard_models_are_states_of_paged_ones(
 
 
 def test_generate_goes_back_and_on(model_path: Path) -> None:
-    standard = InferenceSession(from_gguf(model_path))
-    paged = InferenceSession(from_gguf(model_path, attention="paged"))
+    standard = InferenceSession(from_gguf(model_path, attention="standard"))
+    paged = InferenceSession(from_gguf(model_path))
     for ids in (IDS[:10], IDS[:7] + IDS[20:25]):
         answers = [generate(each, ids, max_new_tokens=12) for each in (standard, paged)]
         assert answers[0] == answers[1]
 
 
 def test_the_context_is_the_limit(model_path: Path) -> None:
-    session = InferenceSession(from_gguf(model_path, attention="paged"))
+    session = InferenceSession(from_gguf(model_path))
     logits(session, (IDS * 3)[:96])
     before = dict(session.state)
     with pytest.raises(Exception, match=r"out of data bounds|max_tokens"):
@@ -104,7 +104,7 @@ def test_the_context_is_the_limit(model_path: Path) -> None:
 
 def test_policies(model_path: Path) -> None:
     with pytest.raises(ModelError, match="none"):
-        from_gguf(model_path, policy="int8")
+        from_gguf(model_path, attention="standard", policy="int8")
     with pytest.raises(CodedError) as caught:
-        from_gguf(model_path, attention="paged", policy="int9/channel")
+        from_gguf(model_path, policy="int9/channel")
     assert caught.value.code.startswith("quant.")

@@ -194,7 +194,7 @@ def cached_model(
 def from_gguf(
     path: str | os.PathLike[str],
     *,
-    attention: str = "standard",
+    attention: str = "paged",
     page_size: int = 64,
     policy: CachePolicy | str | None = None,
     weights: str = "float32",
@@ -216,7 +216,9 @@ def from_gguf(
 
     Args:
         path: the GGUF file, of version 2 or 3.
-        attention: "standard", ONNX's own Attention operator; or "paged", the operators of `ai.rt`.
+        attention: "paged", the operators of `ai.rt`, which attend on pages as they are stored; or
+            "standard", ONNX's own Attention operator on plain tensors, for programs that run the
+            model without this package.
         page_size: tokens per page, for paged attention.
         policy: how pages are stored, for paged attention only: a CachePolicy or its text. None: as
             the state's caches say, or else in float32.
