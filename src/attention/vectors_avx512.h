@@ -86,14 +86,14 @@ inline void BrainPairs(const std::byte* source, Vec* out) {
   out[1] = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536)));
 }
 inline Vec E4M3ToFloat(const std::byte* source) {
-  const __m256i bytes =
-      _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
-  const __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0x7f)), 7);
-  const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f << 7)),
-                                       _mm256_set1_epi16(0x7fff));
-  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0x80)), 8);
-  const __m256i half = _mm256_or_si256(_mm256_or_si256(magnitude, sign), nan);
-  return Mul(_mm512_cvtph_ps(half), Splat(256));
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+  const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_or_si128(bytes, _mm_set1_epi8(-128)),  // any sign
+                                            _mm_set1_epi8(-1));
+  // Extending the sign puts it in the bit of a half's sign, and in the one below, which is cleared.
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7),
+                                        _mm256_set1_epi16(static_cast<short>(0xbf80)));
+  const __m256i with_nan = _mm256_mask_add_epi16(half, nan, half, _mm256_set1_epi16(0x4000));
+  return Mul(_mm512_cvtph_ps(with_nan), Splat(256));
 }
 inline Vec E5M2ToFloat(const std::byte* source) {
   const __m256i bytes =
