@@ -88,9 +88,7 @@ class Decoder:
             return InferenceSession(str(self._model))
         with output.progress() as advance:
             progress = functools.partial(advance, "converting the model")
-            model = from_gguf(
-                self._model, attention="paged", policy=self._policy, progress=progress
-            )
+            model = from_gguf(self._model, policy=self._policy, progress=progress)
         return InferenceSession(model)
 
 

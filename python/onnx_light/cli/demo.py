@@ -280,7 +280,7 @@ def _load(gguf: Path, progress: Progress) -> tuple[InferenceSession, ModelStep]:
     converted = cached_model(
         gguf, progress=lambda done, total: progress("converting the model", done, total)
     )
-    model = from_gguf(gguf, attention="paged")
+    model = from_gguf(gguf)
     convert_seconds = time.perf_counter() - begin
     begin = time.perf_counter()
     session = InferenceSession(model)

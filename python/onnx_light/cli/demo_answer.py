@@ -117,7 +117,7 @@ def _log_softmax(logits: _Logits) -> _Logits:
 
 def _main() -> None:
     order = json.load(sys.stdin)
-    session = InferenceSession(from_gguf(order["model"], attention="paged"))
+    session = InferenceSession(from_gguf(order["model"]))
     stop = end_tokens(order["model"])
     found: dict[str, Any] = {"ready": time.time(), "states": {}}
     begin = time.perf_counter()
