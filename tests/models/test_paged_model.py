@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,38 @@ def test_states_of_standard_models_are_states_of_paged_ones(
     paged.save_state(path)
     standard.load_state(path)
     assert np.abs(logits(paged, [2]) - logits(standard, [2])).max() < TOLERANCE
+
+
+def test_truncate_fork_quantize_and_go_on(model_path: Path) -> None:
+    expected, _ = Oracle(model_path).forward(IDS)
+    session = InferenceSession(from_gguf(model_path, page_size=8))
+    logits(session, IDS[:20] + [5, 6, 7])
+    session.truncate(20)
+    fork = session.fork()
+    fork.state = {name: cache.quantize("int8") for name, cache in fork.state.items()}
+    forked = logits(fork, IDS[20:])
+    exact = np.abs(logits(session, IDS[20:]) - expected[20:]).max()
+    assert exact < TOLERANCE
+    error = np.abs(forked - expected[20:]).max()
+    assert TOLERANCE < error < 0.05 * np.abs(expected).max()
+    for cache in fork.state.values():
+        formats = [str(page.key.format)[:4] for page in cache.pages]
+        assert formats[:2] == ["int8", "int8"]
+        assert len(cache) == len(IDS)
+
+
+def test_forks_in_eight_threads_give_the_bits_of_one_after_another(model_path: Path) -> None:
+    session = InferenceSession(from_gguf(model_path, page_size=8))
+    logits(session, IDS[:30])
+
+    def go_on(first: int) -> Any:
+        fork = session.fork()
+        return np.concatenate([logits(fork, [first]), *(logits(fork, [id]) for id in IDS[30:])])
+
+    expected = [go_on(first) for first in range(32)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for actual, result in zip(pool.map(go_on, range(32)), expected, strict=True):
+            np.testing.assert_array_equal(actual, result)
 
 
 def test_generate_goes_back_and_on(model_path: Path) -> None:

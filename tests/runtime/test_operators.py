@@ -9,7 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 from onnx_light._core import held_values
 from operator_models import (
     CACHE_TYPE,
@@ -129,6 +130,34 @@ def test_queries_without_new_keys_and_the_other_way_round() -> None:
     y, present = run_attention(session, past, feeds)
     assert y.shape == (2, HEADS, 0, VALUE_WIDTH)
     assert present == past.append(feeds["K"], feeds["V"])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_where_the_standard_operator_says_the_same(causal: bool, softcap: float) -> None:
+    """ONNX's reference of Attention-23: with a past where all is seen, without one where not."""
+    feeds = arrays(7)
+    past = PagedCache(16)
+    given = {name: array.astype(np.float64) for name, array in feeds.items()}
+    if not causal:
+        before = arrays(20, seed=1)
+        past = past.append(before["K"], before["V"])
+        given |= {"past_key": before["K"], "past_value": before["V"]}
+    options = {"is_causal": int(causal), "softcap": softcap}
+    names = ["Q", "K", "V", "", "past_key", "past_value"]
+    inputs = [name if name in given else "" for name in names]
+    node = helper.make_node("Attention", inputs if not causal else inputs[:3], ["Y"], **options)
+    double = helper.make_tensor_type_proto(TensorProto.DOUBLE, None)
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_value_info(name, double) for name in given],
+        [helper.make_value_info("Y", double)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    [expected] = ReferenceEvaluator(model).run(None, given)
+    y, _ = run_attention(make_session(attention_model(feeds, **options)), past, feeds)
+    np.testing.assert_allclose(y, expected, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("policy", ["int8", "key=uint4/channel value=int8/token recent_tokens=20"])
