@@ -220,7 +220,7 @@ def test_identity_is_in_the_metadata(model_path: Path) -> None:
         ({"page_size": 0}, "page_size"),
         ({"page_size": True}, "page_size"),
         ({"attention": "standard", "policy": "int8"}, "policy"),
-        ({"weights": "native"}, "weights"),
+        ({"weights": "float16"}, "weights"),
         ({"opset": 22}, "opset"),
     ],
 )

@@ -10,16 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
+
 from onnx_light.models._messages import GraphProto, ModelProto, read_mapped
 from onnx_light.models.cache_folder import published_folder
+from onnx_light.models.coded_weights import CodedMatrix, coded_matrices
 from onnx_light.models.errors import ModelError
 from onnx_light.models.gguf_file import GgufFile
 from onnx_light.models.gguf_identity import PREFIX, config_identity, gguf_digests
 from onnx_light.models.graph_builder import GraphBuilder, set_external_tensor, set_tensor
 from onnx_light.models.llama_config import ARCHITECTURE, LlamaConfig, read_config
-from onnx_light.models.llama_graph import LlamaGraph, StandardAttention
+from onnx_light.models.llama_graph import MICROSOFT, LlamaGraph, StandardAttention
 from onnx_light.models.paged_graph import with_paged_attention
-from onnx_light.models.weights import Array, rope_factors, rope_tables, weight_sources
+from onnx_light.models.weights import rope_factors, rope_tables, weight_sources
 
 if TYPE_CHECKING:
     from onnx_light.cache import CachePolicy
@@ -63,7 +67,7 @@ class _WeightWriter:
         self.end = 0
         self.counter = counter
 
-    def add(self, name: str, array: Array) -> None:
+    def add(self, name: str, array: npt.NDArray[np.generic]) -> None:
         tensor = self.graph.initializer.add()
         if array.nbytes < _ALIGNMENT:
             set_tensor(tensor, name, array)
@@ -72,7 +76,7 @@ class _WeightWriter:
             self.file.seek(offset)
             self.file.write(array.data)
             self.end = offset + array.nbytes
-            set_external_tensor(tensor, name, array.shape, WEIGHTS_FILE, offset, array.nbytes)
+            set_external_tensor(tensor, name, array, WEIGHTS_FILE, offset)
         self.counter.advance(array.nbytes)
 
 
@@ -91,8 +95,8 @@ def _check_options(
         raise _fail_option("page_size", f"{page_size!r}; a number of tokens from 1 on is needed")
     if policy is not None and attention == "standard":
         raise _fail_option("policy", "attention='standard' keeps plain tensors, which have none")
-    if weights != "float32":
-        raise _fail_option("weights", f"{weights!r} is not available; 'float32' is")
+    if weights not in ("float32", "native"):
+        raise _fail_option("weights", f"{weights!r} is not available; 'float32' and 'native' are")
     if opset not in _IR_VERSIONS:
         raise _fail_option("opset", f"{opset!r} is not available; {sorted(_IR_VERSIONS)} are")
 
@@ -114,18 +118,25 @@ def _payload_bytes(file: GgufFile) -> int:
     return sum(tensor.nbytes for tensor in file.tensors.values())
 
 
-def _converted_bytes(file: GgufFile, config: LlamaConfig) -> int:
-    values = config.context * config.width
+def _coded(file: GgufFile, config: LlamaConfig, weights: str) -> dict[str, CodedMatrix]:
+    return coded_matrices(file, config) if weights == "native" else {}
+
+
+def _converted_bytes(file: GgufFile, config: LlamaConfig, coded: dict[str, CodedMatrix]) -> int:
+    count = 4 * config.context * config.width
     for name, tensor in file.tensors.items():
-        if name != "rope_freqs.weight":
-            values += math.prod(tensor.dims)
-    return 4 * values
+        if name in coded:
+            count += coded[name].nbytes
+        elif name != "rope_freqs.weight":
+            count += 4 * math.prod(tensor.dims)
+    return count
 
 
 def _write_model(
     folder: Path,
     file: GgufFile,
     config: LlamaConfig,
+    coded: dict[str, CodedMatrix],
     identity: dict[str, str],
     opset: int,
     counter: _Counter,
@@ -135,12 +146,14 @@ def _write_model(
     model.ir_version = _IR_VERSIONS[opset]
     model.producer_name = "onnx_light"
     model.opset_import.add(domain="", version=opset)
+    if coded:
+        model.opset_import.add(domain=MICROSOFT, version=1)
     model.graph.name = str(file.metadata.get("general.name") or ARCHITECTURE)
     for field, text in identity.items():
         model.metadata_props.add(key=PREFIX + field, value=text)
     with open(folder / WEIGHTS_FILE, "wb") as output:
         writer = _WeightWriter(model.graph, output, counter)
-        for name, source in weight_sources(file, config).items():
+        for name, source in weight_sources(file, config, coded).items():
             writer.add(name, source())
         cosines, sines = rope_tables(config, rope_factors(file, config))
         writer.add("rope.cos", cosines)
@@ -148,13 +161,13 @@ def _write_model(
     if writer.end == 0:
         (folder / WEIGHTS_FILE).unlink()  # a tiny model: all of it is in the message
     builder = GraphBuilder(model.graph)
-    LlamaGraph(builder, config, StandardAttention(config)).build()
+    LlamaGraph(builder, config, StandardAttention(config), coded).build()
     (folder / MODEL_FILE).write_bytes(model.SerializeToString())
 
 
-def _model_key(content: str, opset: int) -> str:
+def _model_key(content: str, weights: str, opset: int) -> str:
     """What a converted model depends on, and nothing else."""
-    parts = [content, _CONVERTER_VERSION, "standard", "float32", opset]
+    parts = [content, _CONVERTER_VERSION, "standard", weights, opset]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -179,14 +192,15 @@ def cached_model(
     with GgufFile(path) as file:
         config = read_config(file)
         hashed = _payload_bytes(file)
-        counter = _Counter(hashed + _converted_bytes(file, config), progress)
+        coded = _coded(file, config, weights)
+        counter = _Counter(hashed + _converted_bytes(file, config, coded), progress)
         digests = gguf_digests(file, counter.advance)
 
         def fill(folder: Path) -> None:
             identity = config_identity(file, config, digests)
-            _write_model(folder, file, config, identity, opset, counter)
+            _write_model(folder, file, config, coded, identity, opset, counter)
 
-        folder = published_folder("models", _model_key(digests["content"], opset), fill)
+        folder = published_folder("models", _model_key(digests["content"], weights, opset), fill)
         counter.finish()
     return folder / MODEL_FILE
 
@@ -222,7 +236,9 @@ def from_gguf(
         page_size: tokens per page, for paged attention.
         policy: how pages are stored, for paged attention only: a CachePolicy or its text. None: as
             the state's caches say, or else in float32.
-        weights: "float32": all weights are decoded to it.
+        weights: "float32": all weights are decoded to it. "native": matrices that the file has in
+            Q4_0 or Q8_0 stay in its 4 or 8 bits, for onnxruntime's com.microsoft::MatMulNBits, with
+            the very same values; the embedding and the other types are decoded.
         opset: 23 or 24, the version of ONNX's operators.
         progress: called as progress(done, total) with bytes of digests and weights.
 
@@ -240,5 +256,7 @@ def from_gguf(
     model = read_mapped(converted, external if external.exists() else None)
     if attention == "paged":
         with GgufFile(path) as file:
-            with_paged_attention(model, read_config(file), page_size, text)
+            config = read_config(file)
+            coded = _coded(file, config, weights)
+            with_paged_attention(model, config, coded, page_size, text)
     return model

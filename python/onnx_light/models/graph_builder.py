@@ -17,12 +17,13 @@ from onnx_light.models._messages import (
 
 _DATA_TYPES: dict[str, int] = {
     "float32": TensorProto.FLOAT,
+    "uint8": TensorProto.UINT8,
     "int64": TensorProto.INT64,
 }
 
 
 def set_tensor(tensor: TensorProto, name: str, array: npt.NDArray[np.generic]) -> None:
-    """Fills an empty `tensor` with a float32 or int64 array of any shape, inline."""
+    """Fills an empty `tensor` with a float32, uint8 or int64 array of any shape, inline."""
     tensor.name = name
     tensor.data_type = _DATA_TYPES[str(array.dtype)]
     tensor.dims.extend(array.shape)
@@ -30,14 +31,14 @@ def set_tensor(tensor: TensorProto, name: str, array: npt.NDArray[np.generic]) -
 
 
 def set_external_tensor(
-    tensor: TensorProto, name: str, shape: Sequence[int], location: str, offset: int, nbytes: int
+    tensor: TensorProto, name: str, array: npt.NDArray[np.generic], location: str, offset: int
 ) -> None:
-    """Makes an empty `tensor` refer to float32 values in the file `location`."""
+    """Makes an empty `tensor` refer to the bytes of `array` at `offset` of the file `location`."""
     tensor.name = name
-    tensor.data_type = TensorProto.FLOAT
-    tensor.dims.extend(shape)
+    tensor.data_type = _DATA_TYPES[str(array.dtype)]
+    tensor.dims.extend(array.shape)
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", nbytes)):
+    for key, value in (("location", location), ("offset", offset), ("length", array.nbytes)):
         tensor.external_data.add(key=key, value=str(value))
 
 

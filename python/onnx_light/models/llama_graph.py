@@ -9,12 +9,19 @@ make the run fail.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 
+from onnx_light.models.coded_weights import BLOCK, CodedMatrix
 from onnx_light.models.graph_builder import GraphBuilder
 from onnx_light.models.llama_config import LlamaConfig
+
+MICROSOFT = "com.microsoft"  # the domain of onnxruntime's own operators
+
+# The least accurate type that MatMulNBits may compute in; without it, it may round to 8 bits.
+_FLOAT32 = 1
 
 
 class AttentionState(Protocol):
@@ -83,10 +90,18 @@ class StandardAttention:
 class LlamaGraph:
     """Builds the graph; the weights named in `weights.weight_sources` are added by the caller."""
 
-    def __init__(self, builder: GraphBuilder, config: LlamaConfig, state: AttentionState) -> None:
+    def __init__(
+        self,
+        builder: GraphBuilder,
+        config: LlamaConfig,
+        state: AttentionState,
+        coded: Mapping[str, CodedMatrix],
+    ) -> None:
+        """`coded`: the matrices that are there as `NAME.codes` and `NAME.scales`."""
         self.builder = builder
         self.config = config
         self.state = state
+        self.coded = coded
 
     def build(self) -> None:
         """Adds everything but the weights and the rope tables `rope.cos` and `rope.sin`."""
@@ -124,6 +139,26 @@ class LlamaGraph:
             "RMSNormalization", [hidden, weight], output, axis=-1, epsilon=self.config.epsilon
         )
 
+    def _project(self, values: str, weight: str, output: str) -> str:
+        """[..., in] to [..., out] by the matrix `weight`."""
+        if weight in self.coded:
+            return self._coded_project(values, weight, output)
+        return self.builder.node("MatMul", [values, weight], output)
+
+    def _coded_project(self, values: str, weight: str, output: str) -> str:
+        form = self.coded[weight]
+        return self.builder.node(
+            "MatMulNBits",
+            [values, weight + ".codes", weight + ".scales"],
+            output,
+            domain=MICROSOFT,
+            K=form.columns,
+            N=form.rows,
+            bits=form.bits,
+            block_size=BLOCK,
+            accuracy_level=_FLOAT32,
+        )
+
     def _rotate(self, values: str, heads: int, output: str) -> str:
         return self.builder.node(
             "RotaryEmbedding", [values, "cos", "sin"], output, interleaved=0, num_heads=heads
@@ -133,25 +168,25 @@ class LlamaGraph:
         builder, config = self.builder, self.config
         block, name = f"blk.{layer}.", f"layers.{layer}."
         normed = self._norm(block + "attn_norm.weight", hidden, name + "attention_norm")
-        query = builder.node("MatMul", [normed, block + "attn_q.weight"], name + "query")
-        key = builder.node("MatMul", [normed, block + "attn_k.weight"], name + "key")
-        value = builder.node("MatMul", [normed, block + "attn_v.weight"], name + "value")
+        query = self._project(normed, block + "attn_q.weight", name + "query")
+        key = self._project(normed, block + "attn_k.weight", name + "key")
+        value = self._project(normed, block + "attn_v.weight", name + "value")
         query = self._rotate(query, config.heads, name + "query_rotated")
         key = self._rotate(key, config.kv_heads, name + "key_rotated")
         mixed = self.state.attend(builder, layer, query, key, value)
-        out = builder.node("MatMul", [mixed, block + "attn_output.weight"], name + "attention_out")
+        out = self._project(mixed, block + "attn_output.weight", name + "attention_out")
         return builder.node("Add", [hidden, out], name + "after_attention")
 
     def _feed_forward_block(self, layer: int, hidden: str) -> str:
         builder = self.builder
         block, name = f"blk.{layer}.", f"layers.{layer}."
         normed = self._norm(block + "ffn_norm.weight", hidden, name + "feed_forward_norm")
-        gate = builder.node("MatMul", [normed, block + "ffn_gate.weight"], name + "gate")
+        gate = self._project(normed, block + "ffn_gate.weight", name + "gate")
         sigmoid = builder.node("Sigmoid", [gate], name + "gate_sigmoid")
         gate = builder.node("Mul", [gate, sigmoid], name + "gate_silu")
-        up = builder.node("MatMul", [normed, block + "ffn_up.weight"], name + "up")
+        up = self._project(normed, block + "ffn_up.weight", name + "up")
         product = builder.node("Mul", [gate, up], name + "gated")
-        out = builder.node("MatMul", [product, block + "ffn_down.weight"], name + "down")
+        out = self._project(product, block + "ffn_down.weight", name + "down")
         return builder.node("Add", [hidden, out], name + "after_feed_forward")
 
     def _head(self, hidden: str) -> None:
@@ -164,5 +199,8 @@ class LlamaGraph:
         normed = self._norm("output_norm.weight", "hidden_last", "output_norm")
         rows = builder.node("Squeeze", [normed, "zero"], "output_rows")
         table = "token_embd.weight" if self.config.tied else "output.weight"
-        logits = builder.node("Gemm", [rows, table], "logits_rows", transB=1)
+        if table in self.coded:
+            logits = self._coded_project(rows, table, "logits_rows")
+        else:
+            logits = builder.node("Gemm", [rows, table], "logits_rows", transB=1)
         builder.node("Unsqueeze", [logits, "zero"], "logits")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
 from onnx_light.models._messages import ModelProto, TensorProto, ValueInfoProto
+from onnx_light.models.coded_weights import CodedMatrix
 from onnx_light.models.graph_builder import GraphBuilder
 from onnx_light.models.llama_config import LlamaConfig
 from onnx_light.models.llama_graph import LlamaGraph
@@ -76,7 +79,11 @@ def _shape(*sizes: int) -> npt.NDArray[np.int64]:
 
 
 def with_paged_attention(
-    model: ModelProto, config: LlamaConfig, page_size: int, policy: str
+    model: ModelProto,
+    config: LlamaConfig,
+    coded: Mapping[str, CodedMatrix],
+    page_size: int,
+    policy: str,
 ) -> None:
     """Gives a model of the same weights the graph that attends on paged caches."""
     graph = model.graph
@@ -84,7 +91,8 @@ def with_paged_attention(
         graph.ClearField(field)
     # What stays are the weights; the constants of the graph are integers, and are made anew.
     for index in reversed(range(len(graph.initializer))):
-        if graph.initializer[index].data_type != TensorProto.FLOAT:
+        if graph.initializer[index].data_type == TensorProto.INT64:
             del graph.initializer[index]
     model.opset_import.add(domain=DOMAIN, version=_OPSET)
-    LlamaGraph(GraphBuilder(graph), config, PagedAttentionState(config, page_size, policy)).build()
+    state = PagedAttentionState(config, page_size, policy)
+    LlamaGraph(GraphBuilder(graph), config, state, coded).build()

@@ -1,21 +1,25 @@
 """Decodes the tensors of a llama-architecture GGUF file into the arrays that the graph uses.
 
-All arrays are float32. Matrices come out as [in, out], ready for ``x @ w``; the embedding table and
-the output head stay [vocabulary, hidden].
+Arrays are float32 and matrices come out as [in, out], ready for ``x @ w``; the embedding table and
+the output head stay [vocabulary, hidden]. Coded matrices are two arrays, [out, ...].
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from onnx_light.models.coded_weights import CodedMatrix, read_codes, read_scales
 from onnx_light.models.gguf_file import GgufFile, GgufTensor
 from onnx_light.models.llama_config import LlamaConfig
 
 Array = npt.NDArray[np.float32]
+_T = TypeVar("_T", bound=np.generic)
 
 
 def decode(file: GgufFile, tensor: GgufTensor) -> Array:
@@ -33,14 +37,14 @@ def decode(file: GgufFile, tensor: GgufTensor) -> Array:
     return np.asarray(dequantize(blocks, kind), np.float32).reshape(shape)
 
 
-def halves(matrix: Array, heads: int) -> Array:
+def halves(matrix: npt.NDArray[_T], heads: int) -> npt.NDArray[_T]:
     """Undoes the row order that llama.cpp's converter gives to the query and key matrices.
 
     There, the rows of a head that rope turns together are neighbours (0, 1), (2, 3), ...; here they
     are half a head apart, as the rotation by halves of the graph expects it.
 
     Args:
-        matrix: [heads * width, in].
+        matrix: [heads * width, in] values, or rows of codes.
         heads: the heads of this matrix.
     """
     rows, columns = matrix.shape
@@ -74,11 +78,15 @@ def factors_digest(factors: Array | None) -> str:
     return "" if factors is None else hashlib.sha256(factors.tobytes()).hexdigest()
 
 
-def weight_sources(file: GgufFile, config: LlamaConfig) -> dict[str, Callable[[], Array]]:
+def weight_sources(
+    file: GgufFile, config: LlamaConfig, coded: Mapping[str, CodedMatrix]
+) -> dict[str, Callable[[], npt.NDArray[np.generic]]]:
     """The graph's weights by name, each with the function that decodes it, in the graph's order.
 
-    Nothing is decoded yet, so that a caller can hold one weight at a time.
+    A matrix of `coded` is NAME.codes and NAME.scales. Nothing is decoded yet, so that a caller can
+    hold one weight at a time.
     """
+    sources: dict[str, Callable[[], npt.NDArray[np.generic]]] = {}
 
     def tensor(name: str) -> Array:
         return decode(file, file.tensors[name])
@@ -92,17 +100,36 @@ def weight_sources(file: GgufFile, config: LlamaConfig) -> dict[str, Callable[[]
     def unpaired(name: str, heads: int) -> Callable[[], Array]:
         return lambda: np.ascontiguousarray(halves(tensor(name), heads).T)
 
-    sources = {"token_embd.weight": as_is("token_embd.weight")}
+    def matrix(name: str, decoded: Callable[[], Array], heads: int = 0) -> None:
+        if name not in coded:
+            sources[name] = decoded
+            return
+        form = coded[name]
+        for part, read in (("codes", read_codes), ("scales", read_scales)):
+            sources[f"{name}.{part}"] = functools.partial(coded_part, read, name, form, heads)
+
+    def coded_part(
+        read: Callable[[GgufFile, str, CodedMatrix], npt.NDArray[_T]],
+        name: str,
+        form: CodedMatrix,
+        heads: int,
+    ) -> npt.NDArray[_T]:
+        part = read(file, name, form)
+        rows = part.reshape(form.rows, -1)
+        return np.ascontiguousarray((halves(rows, heads) if heads else rows).reshape(part.shape))
+
+    sources["token_embd.weight"] = as_is("token_embd.weight")
     for layer in range(config.layers):
         block = f"blk.{layer}."
         sources[block + "attn_norm.weight"] = as_is(block + "attn_norm.weight")
-        sources[block + "attn_q.weight"] = unpaired(block + "attn_q.weight", config.heads)
-        sources[block + "attn_k.weight"] = unpaired(block + "attn_k.weight", config.kv_heads)
+        for part, heads in (("attn_q", config.heads), ("attn_k", config.kv_heads)):
+            name = f"{block}{part}.weight"
+            matrix(name, unpaired(name, heads), heads)
         sources[block + "ffn_norm.weight"] = as_is(block + "ffn_norm.weight")
         for part in ("attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
             name = f"{block}{part}.weight"
-            sources[name] = transposed(name)
+            matrix(name, transposed(name))
     sources["output_norm.weight"] = as_is("output_norm.weight")
     if not config.tied:
-        sources["output.weight"] = as_is("output.weight")
+        matrix("output.weight", as_is("output.weight"))
     return sources
