@@ -88,8 +88,8 @@ TEST(ThreadPool, ManyCallersAtOnce) {
   EXPECT_EQ(right, 1200);
 }
 
-// ThreadSanitizer does not let a forked process start threads; in g++ 12, AddressSanitizer's allocator
-// may be locked for ever in one that was forked while another thread allocated.
+// ThreadSanitizer does not let a forked process start threads; in g++ 12, AddressSanitizer's
+// allocator may be locked for ever in one that was forked while another thread allocated.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 // Sleeping threads of the pool, and those that are busy for somebody else while a process forks.
 TEST(ThreadPool, AForkedProcessHasThreadsOfItsOwn) {
