@@ -62,7 +62,8 @@ def read_codes(file: GgufFile, name: str, form: CodedMatrix) -> Codes:
         return payload ^ np.uint8(128)  # from signed to an offset of 128
     # The file has value j in the low half of byte j, and value j + 16 in the high half.
     codes = np.concatenate([payload & np.uint8(15), payload >> np.uint8(4)], axis=-1)
-    return codes[..., 0::2] | codes[..., 1::2] << np.uint8(4)
+    packed: Codes = codes[..., 0::2] | codes[..., 1::2] << np.uint8(4)
+    return packed
 
 
 def read_scales(file: GgufFile, name: str, form: CodedMatrix) -> Scales:
