@@ -1,19 +1,23 @@
 #include "check/cache_type.h"
 
 #include <array>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 
 #include "base/quote.h"
 #include "onnx/tensor_layout.h"
 #include "onnx_light/errors.h"
+#include "onnx_light/message_ops.h"
+#include "quant/struct_layout.h"
 
 namespace onnx_light {
 namespace {
 
-constexpr std::string_view kName = "onnx_light.PagedKVCache";
 constexpr std::string_view kVersionKey = "onnx_light.type_version";
 constexpr std::string_view kVersion = "1";
+constexpr std::string_view kPagesField[] = {"blocks"};
+constexpr std::string_view kPageFields[] = {"start", "length", "key", "value"};
 
 using Dims = std::array<std::optional<int64_t>, 4>;
 
@@ -80,20 +84,30 @@ std::optional<int64_t> Common(std::optional<int64_t> key, std::optional<int64_t>
                   std::to_string(*value) + " of value");
 }
 
+using Sizes = std::initializer_list<std::optional<int64_t>>;
+
+void WriteTensor(int32_t element, Sizes sizes, Arena& arena, TypeProto& type) {
+  TypeProto_Tensor* tensor = type.mutable_tensor_type(arena);
+  tensor->set_elem_type(arena, element);
+  TensorShapeProto* shape = tensor->mutable_shape(arena);
+  for (const std::optional<int64_t>& size : sizes) {
+    TensorShapeProto_Dimension* dim = shape->add_dim(arena);
+    if (size) dim->set_dim_value(arena, *size);
+  }
+}
+
 }  // namespace
 
-bool IsCacheType(const StructTypeProto& type) { return type.name() == kName; }
+bool IsCacheType(const StructTypeProto& type) { return type.name() == kCacheTypeName; }
 
 CacheType ReadCacheType(const StructTypeProto& type, const std::string& path) {
   CheckVersion(type, path);
-  constexpr std::string_view kPages[] = {"blocks"};
   const std::string blocks_path = path + ".structure.field[0].type";
-  const TypeProto& blocks = Fields(type, kPages, path)[0]->type();
+  const TypeProto& blocks = Fields(type, kPagesField, path)[0]->type();
   const TypeProto& element = blocks.sequence_type().elem_type();
   if (!element.has_struct_type()) Throw(blocks_path, "must be a sequence of a structure");
   const std::string page_path = blocks_path + ".sequence_type.elem_type.struct_type";
-  constexpr std::string_view kPage[] = {"start", "length", "key", "value"};
-  const auto page = Fields(element.struct_type(), kPage, page_path);
+  const auto page = Fields(element.struct_type(), kPageFields, page_path);
   const auto place = [&](int i) {
     return page_path + ".structure.field[" + std::to_string(i) + "].type";
   };
@@ -103,6 +117,42 @@ CacheType ReadCacheType(const StructTypeProto& type, const std::string& path) {
   const Dims value = ReadDims(page[3]->type(), place(3));
   return {Common(key[0], value[0], "batch", page_path),
           Common(key[1], value[1], "heads", page_path), key[3], value[3]};
+}
+
+std::optional<CacheType> ReadCacheType(const TypeProto& type, const ModelProto* model,
+                                       const std::string& path) {
+  if (!type.has_struct_type()) return std::nullopt;
+  Owned<TypeProto> copy;
+  Merge(copy.arena(), TypeProto::kInfo, *copy, type);
+  ResolveTypes(copy.arena(), *copy, model, path);
+  if (!IsCacheType(copy->struct_type())) return std::nullopt;
+  return ReadCacheType(copy->struct_type(), path + ".struct_type");
+}
+
+void WriteCacheType(const CacheType& caches, Arena& arena, TypeProto& type) {
+  StructTypeProto* whole = type.mutable_struct_type(arena);
+  whole->set_name(arena, kCacheTypeName);
+  StringStringEntryProto* version = whole->add_metadata_props(arena);
+  version->set_key(arena, kVersionKey);
+  version->set_value(arena, kVersion);
+  StructTypeProto_Structure_Field* pages = whole->mutable_structure(arena)->add_field(arena);
+  pages->set_name(arena, kPagesField[0]);
+  StructTypeProto_Structure* page = pages->mutable_type(arena)
+                                        ->mutable_sequence_type(arena)
+                                        ->mutable_elem_type(arena)
+                                        ->mutable_struct_type(arena)
+                                        ->mutable_structure(arena);
+  const auto add = [&](std::string_view name, int32_t element, Sizes sizes) {
+    StructTypeProto_Structure_Field* field = page->add_field(arena);
+    field->set_name(arena, name);
+    WriteTensor(element, sizes, arena, *field->mutable_type(arena));
+  };
+  add(kPageFields[0], TensorProto::INT64, {});
+  add(kPageFields[1], TensorProto::INT64, {});
+  add(kPageFields[2], TensorProto::FLOAT,
+      {caches.batch, caches.heads, std::nullopt, caches.key_width});
+  add(kPageFields[3], TensorProto::FLOAT,
+      {caches.batch, caches.heads, std::nullopt, caches.value_width});
 }
 
 std::string Difference(const CacheType& a, const CacheType& b) {

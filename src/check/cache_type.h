@@ -1,19 +1,13 @@
-// The type of cache values in a graph: a structure of pages, known by its name and version.
+// Types of caches without references, and how they compare.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 
+#include "onnx_light/cache_type.h"
 #include "onnx_light/messages.h"
 #include "onnx_light/page.h"
 
 namespace onnx_light {
-
-// What a type says about its caches; nothing for what it leaves open.
-struct CacheType {
-  std::optional<int64_t> batch, heads, key_width, value_width;
-};
 
 // Whether the type, without references, has the name of cache values.
 bool IsCacheType(const StructTypeProto& type);

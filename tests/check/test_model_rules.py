@@ -13,7 +13,7 @@ from full_model import CACHE_ID, CODES_ID, PAIR_ID, PREFIX, cache_type, caches, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_light import PagedCache
+from onnx_light import PagedCache, runtime
 from onnx_light.errors import CodedError
 from onnx_light.onnx import ModelProto, TypeProto, ValidationError, check_model, from_array, save
 
@@ -380,6 +380,13 @@ def test_fields_of_the_cache_type(index: int, broken: Any) -> None:
     assert failure(model) == (
         "check.cache_type", f"graph.input[0].type.struct_type{where}[{index}].type"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 64, 32), (None, 2, None, 32), (None,) * 4], ids=str)
+def test_the_type_that_is_made(sizes: tuple[int | None, ...]) -> None:
+    assert runtime.cache_type(*sizes) == TypeProto(struct_type=cache_type(*sizes))
+    with pytest.raises(CodedError, match=r"heads: 0, must be positive"):
+        runtime.cache_type(heads=0)
 
 
 def test_an_input_without_a_type_is_not_compared() -> None:

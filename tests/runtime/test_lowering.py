@@ -24,7 +24,7 @@ from structured_models import (
 
 from onnx_light import PagedCache
 from onnx_light.errors import CodedError
-from onnx_light.onnx import ModelProto, TypeProto
+from onnx_light.onnx import ModelProto, TypeProto, ValidationError, check_model
 from onnx_light.runtime import InferenceSession, cache_type, handle, lower, release, value
 
 NODE = helper.make_node
@@ -333,6 +333,41 @@ def test_declarations_that_do_not_fit() -> None:
     refused(model, "runtime.structured", "graph.output[y]")
 
 
+def test_types_are_those_that_validation_takes() -> None:
+    model = make([paged("q k v past", "y present")], INPUTS, OUTPUTS)
+    page = ".structure.field[0].type.sequence_type.elem_type.struct_type.structure.field"
+    for index, broken in (
+        (0, TypeProto(tensor_type={"elem_type": 1, "shape": {}})),
+        (1, TypeProto(tensor_type={"elem_type": INT64, "shape": {"dim": [{}]}})),
+        (2, TypeProto(tensor_type={"elem_type": INT64})),
+        (3, TypeProto(tensor_type={"elem_type": 1, "shape": {"dim": [{}] * 3}})),
+    ):
+        changed = ModelProto.FromString(model.SerializeToString())
+        kind = changed.graph.input[3].type.struct_type
+        blocks = kind.structure.field[0].type.sequence_type.elem_type.struct_type
+        blocks.structure.field[index].type = broken
+        place = f".struct_type{page}[{index}].type"
+        refused(changed, "check.cache_type", f"graph.input[past].type{place}: ")
+        with pytest.raises(ValidationError) as caught:
+            check_model(changed)
+        assert caught.value.code == "check.cache_type"
+        assert caught.value.path == f"graph.input[3].type{place}"
+
+
+def test_types_by_reference() -> None:
+    model = make([paged("q k v past", "y present")], INPUTS, OUTPUTS)
+    model.struct_types.append(model.graph.input[3].type.struct_type)
+    model.struct_types[0].type_id = 7
+    for declared in (model.graph.input[3], model.graph.output[1]):
+        declared.type.struct_type.Clear()
+        declared.type.struct_type.type_ref = 7
+    assert lower(model).graph.input[3].type.tensor_type.elem_type == INT64
+    model.struct_types[0].type_id = 8
+    refused(model, "cache.reference", "graph.input[past].type", "type_ref 7")
+    model.struct_types.add(name="pair", type_id=7).add_structure()
+    refused(model, "runtime.unsupported", "graph.input[past].type", "type_id 7")
+
+
 def test_types_attributes_and_versions() -> None:
     model = make([paged("q k v past", "y present", "att")], INPUTS, OUTPUTS)
     changed = ModelProto.FromString(model.SerializeToString())
@@ -340,7 +375,7 @@ def test_types_attributes_and_versions() -> None:
     refused(changed, "runtime.unsupported", "graph.input[past]", "other.Type")
     changed = ModelProto.FromString(model.SerializeToString())
     changed.graph.input[3].type.struct_type.metadata_props[0].value = "2"
-    refused(changed, "runtime.unsupported", "version '2'")
+    refused(changed, "check.cache_type", "graph.input[past].type.struct_type", 'has "2"')
     changed = ModelProto.FromString(model.SerializeToString())
     changed.opset_import[1].version = 2
     refused(changed, "runtime.unsupported", "version 2")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onnx_light._core import CACHE_TYPE_NAME, make_cache_type, read_cache_type
 from onnx_light.errors import CodedError
-from onnx_light.onnx import ModelProto, StructTypeProto, TensorProto, TypeProto
+from onnx_light.onnx import ModelProto, TypeProto
 
 if TYPE_CHECKING:
     from onnx_light.cache import PagedCache
-
-TYPE_NAME = "onnx_light.PagedKVCache"
-_VERSION_KEY = "onnx_light.type_version"
-_VERSION = "1"
-_SIDES = ("key", "value")
 
 
 def cache_type(
@@ -28,26 +23,11 @@ def cache_type(
 
     Args:
         batch, heads, key_width, value_width: what every such cache has; None: anything.
+
+    Raises:
+        CodedError: ``check.cache_type``: a size that is not positive.
     """
-    kind = TypeProto()
-    struct = kind.add_struct_type()
-    struct.name = TYPE_NAME
-    struct.metadata_props.add(key=_VERSION_KEY, value=_VERSION)
-    blocks = struct.add_structure().field.add(name="blocks").add_type()
-    block = blocks.add_sequence_type().add_elem_type().add_struct_type().add_structure()
-    for name in ("start", "length"):
-        scalar = block.field.add(name=name).add_type().add_tensor_type()
-        scalar.elem_type = TensorProto.INT64
-        scalar.add_shape()
-    for side, width in zip(_SIDES, (key_width, value_width), strict=True):
-        tensor = block.field.add(name=side).add_type().add_tensor_type()
-        tensor.elem_type = TensorProto.FLOAT
-        shape = tensor.add_shape()
-        for size in (batch, heads, None, width):
-            dim = shape.dim.add()
-            if size is not None:
-                dim.dim_value = size
-    return kind
+    return make_cache_type(batch, heads, key_width, value_width)
 
 
 @dataclass(frozen=True)
@@ -81,9 +61,7 @@ class TypeReader:
     """Reads the types of one model, which may refer to its struct_types."""
 
     def __init__(self, model: ModelProto) -> None:
-        self._known: Mapping[int, StructTypeProto] = {
-            struct.type_id: struct for struct in model.struct_types if struct.HasField("type_id")
-        }
+        self._model = model
 
     def is_structured(self, kind: TypeProto) -> bool:
         """Whether values of this type are structured, or hold such values."""
@@ -104,48 +82,22 @@ class TypeReader:
         """Of the type of a cache.
 
         Raises:
-            CodedError: ``runtime.unsupported``: another structured type, named.
+            CodedError: ``runtime.unsupported``: another structured type, named;
+                ``check.cache_type``: one with the name of cache values that is none;
+                ``cache.reference``, ``cache.layout``: what it refers to.
         """
-        if not kind.HasField("struct_type"):
-            _refuse(path, "a sequence, map or optional of structured values")
-        struct = self._resolved(kind.struct_type, path)
-        version = {item.key: item.value for item in struct.metadata_props}.get(_VERSION_KEY)
-        if struct.name != TYPE_NAME:
-            _refuse(path, f"the structured type {struct.name!r}; {TYPE_NAME!r} is known")
-        if version != _VERSION:
-            _refuse(path, f"{TYPE_NAME} of version {version!r}; {_VERSION!r} is known")
-        found: dict[str, int] = {}
-        for side, dims in self._payload_dims(struct, path):
-            for name, axis in (("batch", 0), ("heads", 1), (f"{side}_width", 3)):
-                if dims[axis] is not None:
-                    found[name] = dims[axis] or 0
-        return CacheShape(**found)
-
-    def _resolved(self, struct: StructTypeProto, path: str) -> StructTypeProto:
-        for _ in range(100):
-            if not struct.HasField("type_ref"):
-                return struct
-            if struct.type_ref not in self._known:
-                break
-            struct = self._known[struct.type_ref]
-        raise CodedError("runtime.type", path, f"no struct_types entry for {struct.type_ref}")
-
-    def _payload_dims(
-        self, struct: StructTypeProto, path: str
-    ) -> list[tuple[str, list[int | None]]]:
-        """The dims that the type gives for keys and values, where it has them."""
-        found = []
-        for blocks in struct.structure.field:
-            element = blocks.type.sequence_type.elem_type
-            if blocks.name != "blocks" or not element.HasField("struct_type"):
-                continue
-            for field in self._resolved(element.struct_type, path).structure.field:
-                dims = field.type.tensor_type.shape.dim
-                if field.name in _SIDES and len(dims) == 4:
-                    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-                    found.append((field.name, sizes))
-        return found
+        found = read_cache_type(kind, self._model, path)
+        if found is None:
+            raise CodedError(
+                "runtime.unsupported", path, f"{_name(kind)}; {CACHE_TYPE_NAME!r} is what can run"
+            )
+        return CacheShape(*found)
 
 
-def _refuse(path: str, what: str) -> None:
-    raise CodedError("runtime.unsupported", path, f"{what}; not supported in ONNX Runtime")
+def _name(kind: TypeProto) -> str:
+    if not kind.HasField("struct_type"):
+        return "a sequence, map or optional of structured values"
+    struct = kind.struct_type
+    if struct.HasField("type_ref"):
+        return f"the structured type with type_id {struct.type_ref}"
+    return f"the structured type {struct.name!r}"

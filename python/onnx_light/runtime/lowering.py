@@ -59,9 +59,10 @@ def lower(model: Any) -> ModelProto:
 
     Raises:
         CodedError: ``runtime.structured``: a node that computes on a cache, by its name;
-            ``runtime.attribute``; ``runtime.type``; ``runtime.unsupported``: other structured types
-            and operators of ours that are not known; ``runtime.function``; ``runtime.encoded``;
-            of embedded caches what `PagedCache.from_proto` says.
+            ``runtime.attribute``; ``runtime.unsupported``: other structured types and operators of
+            ours that are not known; ``check.cache_type``, ``cache.reference``, ``cache.layout``: a
+            type that is none of a cache; ``runtime.function``; ``runtime.encoded``; of embedded
+            caches what `PagedCache.from_proto` says.
     """
     copy = ModelProto()
     if isinstance(model, ModelProto):

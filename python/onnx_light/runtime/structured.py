@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnx_light._core import CACHE_TYPE_NAME
 from onnx_light.errors import CodedError
-from onnx_light.runtime.cache_type import TYPE_NAME, CacheShape
+from onnx_light.runtime.cache_type import CacheShape
 from onnx_light.runtime.lowering import Lowered
 from onnx_light.runtime.ort import to_ort_value
 
@@ -23,7 +24,7 @@ class StructuredArg:
     """An input or output that is a cache, as `get_inputs` and `get_outputs` show it."""
 
     name: str
-    type: str = TYPE_NAME
+    type: str = CACHE_TYPE_NAME
     shape: tuple[()] = ()
 
 
