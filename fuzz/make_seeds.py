@@ -91,6 +91,18 @@ def cache_with_parameters(dims: list[int], axis: int | None, block_size: int | N
     return PagedCache.from_proto(proto)
 
 
+def cache_of_unknown_layout() -> PagedCache:
+    """Three of four rows of records that nobody knows; a constant of their type is NaN."""
+    rows = np.ones((1, 2, 4, 32), np.float32)
+    proto = PagedCache.from_arrays(rows, rows, page_size=4, policy="q8_0").to_proto("c")
+    block = proto.blocks[0]
+    block.length = 3
+    block.encoded_key.struct_type.name = "unknown"
+    constant = block.encoded_key.struct_type.structure.field.add(name="constant").constant
+    constant.CopyFrom(TensorProto(data_type=TensorProto.FLOAT, dims=[1], float_data=[np.nan]))
+    return PagedCache.from_proto(proto)
+
+
 def snapshots() -> Iterator[bytes]:
     """Files of one cache with all that a file can have, and of two with nothing else."""
     for cache in itertools.chain(caches(), encoded_caches()):
@@ -147,7 +159,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         previous[name] = data
         if name == "ModelProto":
             yield "check_model", data
-    for cache in itertools.chain(caches(), encoded_caches()):
+    for cache in itertools.chain(caches(), encoded_caches(), [cache_of_unknown_layout()]):
         data = cache.to_proto("layers.0").SerializeToString()
         yield "cache_proto", data
         yield "parse", classes["PagedCacheProto"] + data

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "onnx_light/errors.h"
 #include "onnx_light/message_ops.h"
 #include "onnx_light/messages.h"
+#include "onnx_light/serialization.h"
 #include "quant/decode.h"
 #include "quant/packing.h"
 #include "quant/rows.h"
@@ -77,9 +79,8 @@ bool EqualAffineRows(const EncodedPayload& a, const EncodedPayload& b, int64_t l
   });
 }
 
-bool EqualRecordRows(const EncodedPayload& a, const EncodedPayload& b, PageType type,
-                     int64_t length) {
-  const int64_t size = RecordRowSize(a, type);
+// Of rows with `size` bytes each.
+bool EqualBytes(const EncodedPayload& a, const EncodedPayload& b, int64_t size, int64_t length) {
   for (int64_t i = 0; i < a.dims[0] * a.dims[1]; ++i) {
     if (std::memcmp(a.codes.data + i * a.dims[2] * size, b.codes.data + i * b.dims[2] * size,
                     length * size) != 0) {
@@ -216,19 +217,33 @@ EncodedPayload GatherRecords(const EncodedPayload& payload, PageType type,
 // ---------------------------------------------------------------------------------------------
 // Unknown layouts
 
-bool EqualUnknown(const UnknownLayout& a, const UnknownLayout& b) {
-  return a.message == b.message || Equal(EncodedValueProto::kInfo, **a.message, **b.message);
+// REQUIRES: an unknown layout, whose rows have equal sizes (ReadEncodedValue() sees to it).
+int64_t UnknownRowSize(const EncodedPayload& payload) {
+  const Dims& dims = payload.dims;
+  return static_cast<int64_t>(payload.codes.size) / (dims[0] * dims[1] * dims[2]);
+}
+
+// All of the message but the data. NaN is equal to itself here, as in the data.
+std::string DescriptionOf(const UnknownLayout& layout) {
+  Owned<EncodedValueProto> description;
+  Merge(description.arena(), EncodedValueProto::kInfo, *description, **layout.message);
+  description->clear_raw_data(description.arena());
+  const Serializer serializer(EncodedValueProto::kInfo, *description);
+  std::string bytes(serializer.size(), '\0');
+  serializer.WriteTo(reinterpret_cast<std::byte*>(bytes.data()));
+  return bytes;
+}
+
+bool EqualUnknownRows(const EncodedPayload& a, const EncodedPayload& b, int64_t length) {
+  const auto &left = std::get<UnknownLayout>(a.layout), &right = std::get<UnknownLayout>(b.layout);
+  if (a.codes.size != b.codes.size) return false;
+  if (left.message != right.message && DescriptionOf(left) != DescriptionOf(right)) return false;
+  return EqualBytes(a, b, UnknownRowSize(a), length);
 }
 
 EncodedPayload WithoutUnknownRows(const EncodedPayload& payload, int64_t length) {
   const Dims& dims = payload.dims;
-  const auto rows = static_cast<uint64_t>(dims[0] * dims[1] * dims[2]);
-  if (payload.codes.size % rows != 0) {
-    throw ValueError("quant.unknown_layout", "",
-                     std::to_string(payload.codes.size) + " bytes of an unknown layout are no " +
-                         std::to_string(rows) + " rows, so that none can be cut off");
-  }
-  const auto size = static_cast<int64_t>(payload.codes.size / rows);
+  const int64_t size = UnknownRowSize(payload);
   BufferRef bytes = CopyOf(payload.codes);
   for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
     std::fill_n(bytes.mutable_data() + (i * dims[2] + length) * size, (dims[2] - length) * size,
@@ -246,12 +261,10 @@ EncodedPayload WithoutUnknownRows(const EncodedPayload& payload, int64_t length)
 
 bool EqualEncodedRows(const EncodedPayload& a, const EncodedPayload& b, int64_t length) {
   if (a.layout.index() != b.layout.index()) return false;
-  if (const auto* unknown = std::get_if<UnknownLayout>(&a.layout)) {
-    return EqualUnknown(*unknown, std::get<UnknownLayout>(b.layout));
-  }
+  if (std::holds_alternative<UnknownLayout>(a.layout)) return EqualUnknownRows(a, b, length);
   if (const auto* records = std::get_if<RecordLayout>(&a.layout)) {
     return *records == std::get<RecordLayout>(b.layout) &&
-           EqualRecordRows(a, b, records->type, length);
+           EqualBytes(a, b, RecordRowSize(a, records->type), length);
   }
   return *a.affine() == *b.affine() && EqualAffineRows(a, b, length);
 }

@@ -9,12 +9,13 @@
 namespace onnx_light {
 
 // Whether the first `length` rows of every batch entry and head have the same layout, codes, scales
-// and zero points. Unknown layouts are compared as whole messages.
+// and zero points, or for an unknown layout the same bytes and the same message besides. As bits:
+// NaN is equal to itself. REQUIRES: the dims are equal but for the capacity.
 bool EqualEncodedRows(const EncodedPayload& a, const EncodedPayload& b, int64_t length);
 
 // The payload with every row from `length` on turned into zeros: codes are zero points, and scales
-// that belong to such rows alone are 0. ValueError `quant.unknown_layout` where the bytes of a row
-// are not known. REQUIRES: 0 < length <= dims[2].
+// that belong to such rows alone are 0; the bytes of an unknown layout are 0. REQUIRES: 0 < length
+// <= dims[2].
 EncodedPayload WithoutRowsFrom(const EncodedPayload& payload, int64_t length);
 
 // The given batch entries, in that order. ValueError `quant.unknown_layout` as CheckDecodable().

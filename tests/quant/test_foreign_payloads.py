@@ -1,5 +1,6 @@
 """Encoded payloads that others write: every layout of the contract, catalogues, unknown types."""
 
+import pickle
 from typing import Any
 
 import ml_dtypes
@@ -254,6 +255,48 @@ def test_unknown_layouts_are_kept_and_have_no_values() -> None:
     rows = np.frombuffer(cut, "u1").reshape(2, 4, -1)
     assert rows[:, 0].tobytes() == cache.pages[0].key.codes.reshape(2, 4, -1)[:, 0].tobytes()
     assert not rows[:, 1:].any()
+
+
+def add_constant(struct_type: Any, number: float) -> None:
+    constant = struct_type.structure.field.add(name="constant").constant
+    constant.data_type = ol.TensorProto.FLOAT
+    constant.dims.append(1)
+    constant.float_data.append(number)
+
+
+@pytest.mark.parametrize("number", [1.0, -0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_unknown_layouts_are_equal_by_their_visible_rows(length: int, number: float) -> None:
+    value = record("q8_0")
+    value.struct_type.name = "other.layout"
+    add_constant(value.struct_type, number)
+    value.name = "k"
+    rows = np.arange(1, 1 + len(value.raw_data), dtype="u2").astype("u1").reshape(2, 4, -1)
+    value.raw_data = rows.tobytes()
+    cache = PagedCache.from_proto(message(value, length))
+    assert PagedCache.from_proto(cache.to_proto()) == cache
+    assert pickle.loads(pickle.dumps(cache)) == cache
+    for token in range(4):
+        for head in range(2):
+            other = rows.copy()
+            other[head, token, -1] ^= 1
+            value.raw_data = other.tobytes()
+            assert (PagedCache.from_proto(message(value, length)) == cache) == (token >= length)
+    value.raw_data = rows.tobytes()
+    value.name = "v"
+    assert PagedCache.from_proto(message(value, length)) != cache
+
+
+@pytest.mark.parametrize("size", [-8, -1, 1, 7, 8])
+def test_rows_of_unknown_layouts_have_one_size(size: int) -> None:
+    value = record("q8_0")
+    value.struct_type.name = "other.layout"
+    rows = len(value.raw_data) + size
+    value.raw_data = bytes(rows)
+    if rows % 8 == 0:
+        assert read(value).nbytes == 2 * rows
+    else:
+        raises("cache.payload_size", "blocks[0].encoded_key.raw_data", read, value)
 
 
 def test_names_may_be_any_bytes() -> None:
