@@ -168,8 +168,11 @@ void BindProperties(Class& cls) {
           "How new pages are stored. None: as what is appended, bit for bit.")
       .def_prop_ro("nbytes", &PagedCache::nbytes,
                    "Bytes of all pages, the room for further tokens included. O(pages).")
-      .def_prop_ro("bits_per_value", &PagedCache::bits_per_value,
-                   "Stored bits per number, over the tokens that count; 0 if empty. O(pages).")
+      .def_prop_ro(
+          "bits_per_value", &PagedCache::bits_per_value,
+          "Bits of keys and values with their scales and zero points for each number, over\n"
+          "the tokens that count; 0 if empty. Headers and checksums of a file come on top.\n"
+          "O(pages).")
       .def_prop_ro(
           "pages", [](const PagedCache& self) { return Pages{self}; },
           "The pages in order, as an immutable sequence. O(1).");

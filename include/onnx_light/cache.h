@@ -207,7 +207,8 @@ class ONNX_LIGHT_EXPORT PagedCache {
 
   // Bytes of all payloads, the unused rows of partly filled pages included. O(P).
   int64_t nbytes() const;
-  // Stored bits per number, over the visible rows; 0 if empty. O(P).
+  // Bits of payloads, scales and zero points per number, over the visible rows; 0 if empty. A file
+  // has headers and checksums beside them. O(P).
   double bits_per_value() const;
 
   // The dtype that all pages have on that side; nothing if the cache is empty, they differ, or one

@@ -74,12 +74,15 @@ def test_all_steps_hold(document: Path) -> None:
     assert "Biscuit" in steps["read"]["texts"][0]
     plain, *quantized = steps["resume"]["files"]
     assert (plain["texts"], plain["divergence"]) == (steps["read"]["texts"], 0)
+    assert 32 < plain["bits_per_value"] < 34
     assert plain["equal_tokens"] == plain["tokens"] == len(steps["read"]["answers"][0]["tokens"])
     assert [file["policy"] for file in quantized] == list(map(str, CachePolicy.presets.values()))
     for file, (most_bits, most_bytes, most) in zip(
         quantized, ((12, 0.4, 0.002), (10.6, 0.35, 0.02), (9, 0.3, 0.1)), strict=True
     ):  # with the last page, which stays plain, of a short document
         assert file["bits_per_value"] < most_bits
+        smaller = file["nbytes"] / plain["nbytes"]  # of the same keys and values
+        assert file["bits_per_value"] == pytest.approx(plain["bits_per_value"] * smaller)
         assert file["nbytes"] < most_bytes * plain["nbytes"]
         assert 0 < file["divergence"] < most
     # Loading a state copies no page, and forks share all but the last ones.

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from onnx_light import CachePolicy, ModelIdentity, PagedCache, snapshot
 from onnx_light.cli.demo_answer import Answer, Forks, answer_questions
 from onnx_light.cli.demo_model import find_model
+from onnx_light.cli.quantize import bits_per_value
 from onnx_light.errors import CodedError
 from onnx_light.models import cached_model, end_tokens, from_gguf, render_chat, tokenizer_from_gguf
 from onnx_light.models.generate import common_prefix
@@ -116,7 +117,7 @@ class Resumed:
 
     Attributes:
         policy: how its pages are stored; empty: as they came from the model.
-        nbytes: of the file; bits_per_value: of its pages, scales included.
+        nbytes: of the file; bits_per_value: of all its bytes for each key and value.
         quantize_seconds: for making this file from the first one.
         load_seconds: for the whole state in the session, every page verified.
         load_nbytes: of the process's own memory that this took; pages stay in the mapped file.
@@ -394,7 +395,7 @@ def _resume(
         state = found["states"][preset]
         answers = [Answer(**answer) for answer in state["answers"]]
         with snapshot.open(file) as opened:
-            bits = float(np.mean([cache.bits_per_value for cache in opened.caches.values()]))
+            bits = bits_per_value(file.stat().st_size, opened.caches)
         pairs = zip(answers, read.answers, strict=True)
         files.append(
             Resumed(

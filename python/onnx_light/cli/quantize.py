@@ -24,7 +24,7 @@ class Quantization:
         policy: how pages are stored now; a partial last page, and the first and last tokens that
             the policy keeps plain, are as they were.
         nbytes: of the old and of the new file.
-        bits_per_value: of the pages, scales included, in the old and in the new file.
+        bits_per_value: of all bytes of the old and of the new file for each key and value.
         key_rms_error, value_rms_error: the root of the mean squared difference between old and new
             numbers of all layers, over the root of the mean of the old ones' squares.
     """
@@ -56,17 +56,17 @@ def quantize_file(
         with snapshot.open(target) as written:
             new = written.caches
             errors = [_relative_error(old, new, side) for side in ("key", "value")]
-            bits = (_bits_per_value(old), _bits_per_value(new))
+            bits = (bits_per_value(old_nbytes, old), bits_per_value(report.nbytes, new))
     return Quantization(str(parsed), (old_nbytes, report.nbytes), bits, *errors)
 
 
-def _bits_per_value(caches: Mapping[str, PagedCache]) -> float:
-    bits = values = 0.0
-    for cache in caches.values():
-        count = cache.batch * cache.heads * len(cache) * (cache.key_width + cache.value_width)
-        bits += count * cache.bits_per_value
-        values += count
-    return bits / values if values else 0.0
+def bits_per_value(nbytes: int, caches: Mapping[str, PagedCache]) -> float:
+    """All bits of a file for each key and value in it: scales, headers and ids are in."""
+    values = sum(
+        cache.batch * cache.heads * len(cache) * (cache.key_width + cache.value_width)
+        for cache in caches.values()
+    )
+    return nbytes * 8 / values if values else 0.0
 
 
 def _relative_error(
@@ -86,7 +86,7 @@ def _relative_error(
 def render(source: str, target: str, result: Quantization) -> Iterator[RenderableType]:
     """Both files side by side, and the error between them."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for number, name in enumerate(("file", "size", "bits per value", "")):
+    for number, name in enumerate(("file", "size", "bits a value, all in", "")):
         table.add_column(name, justify="right" if number else "left")
     ratio = result.nbytes[0] / result.nbytes[1]
     for name, nbytes, bits, text in (
