@@ -89,8 +89,10 @@ def cells(array: Any, scale: str, group: int | None) -> Any:
                         yield np.s_[b, h, token, first : first + size]
 
 
-def by_range(array: Any, name: str, scale: str, group: int | None) -> Any:
-    """Scale and zero point for each number, by range, with FLOAT16 scales."""
+def by_range(
+    array: Any, name: str, scale: str, group: int | None, scale_type: Any = np.float16
+) -> Any:
+    """Scale and zero point for each number, by range, with scales of a type."""
     bits, signed = CODE_TYPES[TYPE_NAMES[name]]
     levels = (1 << bits) - 1
     scales, zeros = np.zeros(array.shape), np.zeros(array.shape)
@@ -101,7 +103,7 @@ def by_range(array: Any, name: str, scale: str, group: int | None) -> Any:
         step = max(-low, high) / (levels // 2) if signed else unsigned_step
         if low == high:
             step = abs(low)
-        step = float(np.float16(np.float32(step)))
+        step = float(scale_type(np.float32(step)))
         scales[place] = step
         if not signed and step:
             zeros[place] = np.clip(np.rint(np.float32(-min(low, 0)) / np.float32(step)), 0, levels)
