@@ -37,7 +37,12 @@ bool SameNumbers(const PagedCache& a, const PagedCache& b) {
 
 void CheckProto(const PagedCache& cache) {
   Owned<PagedCacheProto> proto;
-  CacheToProto(cache, proto.arena(), *proto);
+  try {
+    CacheToProto(cache, proto.arena(), *proto);
+  } catch (const ValueError& error) {
+    Check(error.code() == "quant.unknown_layout", "only rows that nobody knows cannot be cut off");
+    return;
+  }
   const std::optional<PagedCache> again = TryCache(*proto);
   Check(again.has_value(), "a cache as a message is a cache");
   Check(cache.empty() ? again->empty() : *again == cache, "the same one");

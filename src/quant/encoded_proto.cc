@@ -299,15 +299,6 @@ EncodedPayload ReadLayout(const EncodedValueProto& value, std::span<const int64_
   Throw("cache.missing", path, "has no layout: neither affine nor struct_type");
 }
 
-// Each row is so many records, whatever a record is.
-void CheckRowSize(const EncodedPayload& payload, const std::string& path) {
-  const int64_t rows = payload.dims[0] * payload.dims[1] * payload.dims[2];
-  if (payload.codes.size % static_cast<uint64_t>(rows) == 0) return;
-  Throw("cache.payload_size", path + ".raw_data",
-        std::to_string(payload.codes.size) + " bytes cannot be " + std::to_string(rows) +
-            " rows of whole records");
-}
-
 // ---------------------------------------------------------------------------------------------
 // Writing
 
@@ -375,7 +366,6 @@ EncodedPayload ReadEncodedValue(const EncodedValueProto& value, const References
   const Dims dims = ReadLogicalType(value, path);
   EncodedPayload payload = ReadLayout(value, dims, references, path);
   payload.dims = dims;
-  if (std::holds_alternative<UnknownLayout>(payload.layout)) CheckRowSize(payload, path);
   return payload;
 }
 

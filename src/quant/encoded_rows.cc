@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "onnx_light/errors.h"
 #include "onnx_light/message_ops.h"
 #include "onnx_light/messages.h"
 #include "onnx_light/serialization.h"
@@ -217,10 +219,12 @@ EncodedPayload GatherRecords(const EncodedPayload& payload, PageType type,
 // ---------------------------------------------------------------------------------------------
 // Unknown layouts
 
-// REQUIRES: an unknown layout, whose rows have equal sizes (ReadEncodedValue() sees to it).
-int64_t UnknownRowSize(const EncodedPayload& payload) {
+// Rows are whole records, so they have one size; nothing where the bytes are no such rows.
+std::optional<int64_t> UnknownRowSize(const EncodedPayload& payload) {
   const Dims& dims = payload.dims;
-  return static_cast<int64_t>(payload.codes.size) / (dims[0] * dims[1] * dims[2]);
+  const int64_t rows = dims[0] * dims[1] * dims[2];
+  const auto size = static_cast<int64_t>(payload.codes.size);
+  return size % rows == 0 ? std::optional(size / rows) : std::nullopt;
 }
 
 // All of the message but the data. NaN is equal to itself here, as in the data.
@@ -238,12 +242,20 @@ bool EqualUnknownRows(const EncodedPayload& a, const EncodedPayload& b, int64_t 
   const auto &left = std::get<UnknownLayout>(a.layout), &right = std::get<UnknownLayout>(b.layout);
   if (a.codes.size != b.codes.size) return false;
   if (left.message != right.message && DescriptionOf(left) != DescriptionOf(right)) return false;
-  return EqualBytes(a, b, UnknownRowSize(a), length);
+  if (const auto size = UnknownRowSize(a)) return EqualBytes(a, b, *size, length);
+  return std::memcmp(a.codes.data, b.codes.data, a.codes.size) == 0;
 }
 
 EncodedPayload WithoutUnknownRows(const EncodedPayload& payload, int64_t length) {
   const Dims& dims = payload.dims;
-  const int64_t size = UnknownRowSize(payload);
+  const auto row_size = UnknownRowSize(payload);
+  if (!row_size) {
+    throw ValueError("quant.unknown_layout", "",
+                     std::to_string(payload.codes.size) + " bytes of an unknown layout are no " +
+                         std::to_string(dims[0] * dims[1] * dims[2]) +
+                         " rows of one size, so that none can be cut off");
+  }
+  const int64_t size = *row_size;
   BufferRef bytes = CopyOf(payload.codes);
   for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
     std::fill_n(bytes.mutable_data() + (i * dims[2] + length) * size, (dims[2] - length) * size,

@@ -14,8 +14,8 @@ namespace onnx_light {
 bool EqualEncodedRows(const EncodedPayload& a, const EncodedPayload& b, int64_t length);
 
 // The payload with every row from `length` on turned into zeros: codes are zero points, and scales
-// that belong to such rows alone are 0; the bytes of an unknown layout are 0. REQUIRES: 0 < length
-// <= dims[2].
+// that belong to such rows alone are 0; the bytes of an unknown layout are 0. ValueError
+// `quant.unknown_layout` where those are no rows of one size. REQUIRES: 0 < length <= dims[2].
 EncodedPayload WithoutRowsFrom(const EncodedPayload& payload, int64_t length);
 
 // The given batch entries, in that order. ValueError `quant.unknown_layout` as CheckDecodable().
