@@ -11,10 +11,15 @@ extern const AttentionKernels kAttentionKernels;
 namespace attention_avx512 {
 extern const AttentionKernels kAttentionKernels;
 }
+namespace attention_avx512vnni {
+extern const AttentionKernels kAttentionKernels;
+}
 
 const AttentionKernels& AttentionKernelsFor(Isa isa) {
   switch (isa) {
 #if defined(__x86_64__)
+    case Isa::kAvx512Vnni:
+      return attention_avx512vnni::kAttentionKernels;
     case Isa::kAvx512:
       return attention_avx512::kAttentionKernels;
     case Isa::kAvx2:

@@ -27,6 +27,9 @@ namespace {
 
 #include "attention/kernels_formats.h"
 #include "attention/kernels_rows.h"
+#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
+#include "attention/kernels_bytes.h"
+#endif
 #include "attention/kernels_softmax.h"
 
 template <template <typename> class Kernel, typename Entry>

@@ -179,21 +179,28 @@ inline void MixChannels(const RowTile& values, int64_t tokens, int64_t group, in
   }
 }
 
+// The channels from `step` to `end`, as many at once as there are registers for, then fewer.
+template <typename F, int kTargets, int kSteps>
+inline void MixSteps(const RowTile& values, int64_t tokens, int64_t group, int64_t step,
+                     int64_t end, const MixTarget& target, Fetcher& fetcher) {
+  for (; step + kSteps <= end; step += kSteps) {
+    MixChannels<F, kTargets, kSteps>(values, tokens, group, step, target, fetcher);
+  }
+  if constexpr (kSteps > 1) {
+    MixSteps<F, kTargets, kSteps / 2>(values, tokens, group, step, end, target, fetcher);
+  }
+}
+
 template <typename F, int kTargets>
 void MixRows(const RowTile& values, int64_t tokens, const MixTarget& target) {
   constexpr int kBlock = kAccumulators / PowerOfTwoFrom(kTargets) / F::kVectors;
   constexpr int kSteps = kBlock < 1 ? 1 : kBlock;
   const int64_t steps = values.width / (kLanes * F::kVectors) / values.groups;
-  Fetcher fetcher(values.ahead, tokens * (steps / kSteps + steps % kSteps) * values.groups);
-  int64_t step = 0;
+  const int64_t passes = steps / kSteps + __builtin_popcountll(steps % kSteps);
+  Fetcher fetcher(values.ahead, tokens * passes * values.groups);
   for (int64_t group = 0; group < values.groups; ++group) {
-    const int64_t end = step + steps;
-    for (; step + kSteps <= end; step += kSteps) {
-      MixChannels<F, kTargets, kSteps>(values, tokens, group, step, target, fetcher);
-    }
-    for (; step < end; ++step) {
-      MixChannels<F, kTargets, 1>(values, tokens, group, step, target, fetcher);
-    }
+    const int64_t step = group * steps;
+    MixSteps<F, kTargets, kSteps>(values, tokens, group, step, step + steps, target, fetcher);
   }
 }
 

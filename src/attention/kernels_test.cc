@@ -18,7 +18,7 @@ namespace {
 
 std::vector<const AttentionKernels*> AllKernels() {
   std::vector<const AttentionKernels*> all;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (isa <= WidestIsa()) all.push_back(&AttentionKernelsFor(isa));
   }
   return all;
@@ -92,65 +92,96 @@ TEST(AttentionKernels, FiniteSeesEveryPlace) {
   }
 }
 
-// Scores and sums of every format against those of its widened rows.
-TEST(AttentionKernels, EveryFormatComputesWhatItsWidenedRowsDo) {
-  constexpr int64_t kWidth = 128, kTokens = 21;
+// Scores and sums of a format against those of its widened rows.
+void CompareWithWidened(const AttentionKernels& kernels, RowFormat format, int64_t width,
+                        int64_t tokens, const std::vector<float>& queries) {
   std::mt19937 random(4);
-  std::vector<uint8_t> bytes(kWidth * 4 * kTokens);
+  std::vector<uint8_t> bytes(width * 4 * tokens);
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() % 100);  // finite in any type
-  std::vector<float> zero(kWidth * kTokens), scale(kWidth * kTokens), queries(8 * kWidth);
+  std::vector<float> zero(width * tokens), scale(width * tokens);
   std::normal_distribution<float> normal;
   for (float& number : zero) number = static_cast<float>(random() % 16);
   for (float& number : scale) number = normal(random);
-  for (float& number : queries) number = normal(random);
+  const int index = static_cast<int>(format);
+  RowTile tile;
+  tile.format = format;
+  tile.data = reinterpret_cast<const std::byte*>(bytes.data());
+  tile.row_size = 4 * width;
+  tile.width = width;
+  tile.zero = zero.data();
+  if (format >= RowFormat::kI8Group && format <= RowFormat::kU4Group) {
+    tile.group_scale = scale.data();
+    tile.groups = 2;
+  }
+  std::vector<float> wide(tokens * width), paired(queries.size());
+  kernels.widen[index](tile, tokens, wide.data(), width);
+  kernels.pair(queries.data(), static_cast<int64_t>(queries.size()), paired.data());
+  for (int rows = 1; rows <= kernels.max_rows; ++rows) {
+    std::vector<float> scores(rows * kTileTokens, -1), sums(rows * width, 1);
+    const float* order = kernels.pairs[index] ? paired.data() : queries.data();
+    kernels.scores[index](tile, tokens, {order, width, rows}, scores.data());
+    std::vector<float> weights(scores.size());
+    for (float& weight : weights) weight = std::fabs(normal(random));
+    kernels.mix[index](tile, tokens, {weights.data(), nullptr, sums.data(), width, rows});
+    for (int row = 0; row < rows; ++row) {
+      for (int64_t token = 0; token < kTileTokens; ++token) {
+        if (token >= tokens) {  // what is behind the rows stays what it was
+          EXPECT_EQ(scores[row * kTileTokens + token], -1) << index << " " << rows;
+          continue;
+        }
+        double expected = 0, size = 0;
+        for (int64_t i = 0; i < width; ++i) {
+          const double product = static_cast<double>(queries[row * width + i]) *
+                                 static_cast<double>(wide[token * width + i]);
+          expected += product;
+          size += std::fabs(product);
+        }
+        EXPECT_NEAR(scores[row * kTileTokens + token], expected, size * (width / 4 + 8) * 0x1p-24)
+            << index << " " << rows << " " << width << " " << token;
+      }
+      for (int64_t i = 0; i < width; ++i) {
+        double expected = 1, size = 1;
+        for (int64_t token = 0; token < tokens; ++token) {
+          const double product = static_cast<double>(weights[row * kTileTokens + token]) *
+                                 static_cast<double>(wide[token * width + i]);
+          expected += product;
+          size += std::fabs(product);
+        }
+        EXPECT_NEAR(sums[row * width + i], expected, size * 2 * tokens * 0x1p-24) << index;
+      }
+    }
+  }
+}
+
+TEST(AttentionKernels, EveryFormatComputesWhatItsWidenedRowsDo) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
   for (const AttentionKernels* kernels : AllKernels()) {
     for (int format = 0; format < kRowFormats; ++format) {
       if (kernels->scores[format] == nullptr) continue;
-      RowTile tile;
-      tile.format = RowFormat(format);
-      tile.data = reinterpret_cast<const std::byte*>(bytes.data());
-      tile.row_size = 4 * kWidth;
-      tile.width = kWidth;
-      tile.zero = zero.data();
-      const bool groups = tile.format >= RowFormat::kI8Group && tile.format <= RowFormat::kU4Group;
-      if (groups) {
-        tile.group_scale = scale.data();
-        tile.groups = 2;
-      }
-      std::vector<float> wide(kTokens * kWidth), paired(queries.size());
-      kernels->widen[format](tile, kTokens, wide.data(), kWidth);
-      kernels->pair(queries.data(), static_cast<int64_t>(queries.size()), paired.data());
-      for (int rows = 1; rows <= kernels->max_rows; ++rows) {
-        std::vector<float> scores(rows * kTileTokens), sums(rows * kWidth, 1);
-        const float* order = kernels->pairs[format] ? paired.data() : queries.data();
-        kernels->scores[format](tile, kTokens, {order, kWidth, rows}, scores.data());
-        std::vector<float> weights(scores.size());
-        for (float& weight : weights) weight = std::fabs(normal(random));
-        kernels->mix[format](tile, kTokens, {weights.data(), nullptr, sums.data(), kWidth, rows});
-        for (int row = 0; row < rows; ++row) {
-          for (int64_t token = 0; token < kTokens; ++token) {
-            double expected = 0, size = 0;
-            for (int64_t i = 0; i < kWidth; ++i) {
-              const double product = static_cast<double>(queries[row * kWidth + i]) *
-                                     static_cast<double>(wide[token * kWidth + i]);
-              expected += product;
-              size += std::fabs(product);
-            }
-            EXPECT_NEAR(scores[row * kTileTokens + token], expected, size * kWidth * 0x1p-24)
-                << format << " " << rows;
-          }
-          for (int64_t i = 0; i < kWidth; ++i) {
-            double expected = 1, size = 1;
-            for (int64_t token = 0; token < kTokens; ++token) {
-              const double product = static_cast<double>(weights[row * kTileTokens + token]) *
-                                     static_cast<double>(wide[token * kWidth + i]);
-              expected += product;
-              size += std::fabs(product);
-            }
-            EXPECT_NEAR(sums[row * kWidth + i], expected, size * 2 * kTokens * 0x1p-24) << format;
-          }
+      for (const int64_t width : {64, 128, 192, 320}) {
+        std::vector<float> queries(8 * width);
+        for (float& number : queries) number = normal(random);
+        for (const int64_t tokens : {3, 21, 64}) {
+          CompareWithWidened(*kernels, RowFormat(format), width, tokens, queries);
         }
       }
+    }
+  }
+}
+
+// Numbers so unequal that whole numbers of 24 bits would lose the small ones.
+TEST(AttentionKernels, UnequalQueriesLoseNothing) {
+  for (const AttentionKernels* kernels : AllKernels()) {
+    for (int format = 0; format < kRowFormats; ++format) {
+      if (kernels->scores[format] == nullptr) continue;
+      std::vector<float> queries(8 * 256);
+      for (size_t i = 0; i < queries.size(); ++i) {
+        queries[i] = i % 256 == 200 ? 0x1p30f : 0x1p-20f * static_cast<float>(i % 7);
+      }
+      CompareWithWidened(*kernels, RowFormat(format), 256, 32, queries);
+      for (float& number : queries) number = 0;
+      CompareWithWidened(*kernels, RowFormat(format), 256, 32, queries);
     }
   }
 }

@@ -26,7 +26,7 @@ Isa Select() {
   const char* wanted = std::getenv(kVariable);
   const Isa widest = WidestIsa();
   if (wanted == nullptr || *wanted == '\0') return widest;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (Name(isa) != wanted) continue;
     if (isa <= widest) return isa;
     throw ValueError(
@@ -34,7 +34,7 @@ Isa Select() {
         "this machine has no " + std::string(wanted) + ", at most " + std::string(Name(widest)));
   }
   throw ValueError("isa.unknown", kVariable,
-                   "'" + std::string(wanted) + "' is none of scalar, avx2, avx512");
+                   "'" + std::string(wanted) + "' is none of scalar, avx2, avx512, avx512vnni");
 }
 
 }  // namespace
@@ -47,6 +47,8 @@ std::string_view Name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Vnni:
+      return "avx512vnni";
   }
   return "";
 }
@@ -56,11 +58,14 @@ Isa WidestIsa() {
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !HasF16c()) {
     return Isa::kScalar;
   }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq")) {
+    return Isa::kAvx2;
+  }
+  if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512vbmi")) {
     return Isa::kAvx512;
   }
-  return Isa::kAvx2;
+  return Isa::kAvx512Vnni;
 #else
   return Isa::kScalar;
 #endif

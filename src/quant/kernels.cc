@@ -15,6 +15,7 @@ extern const QuantKernels kQuantKernels;
 const QuantKernels& QuantKernelsFor(Isa isa) {
   switch (isa) {
 #if defined(__x86_64__)
+    case Isa::kAvx512Vnni:
     case Isa::kAvx512:
       return quant_avx512::kQuantKernels;
     case Isa::kAvx2:

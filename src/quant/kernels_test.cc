@@ -28,7 +28,7 @@ std::vector<float> Random(size_t count, std::mt19937& random, double scale = 1) 
 }
 
 TEST(QuantKernels, EncodeRoundsHalfToEvenAndSaturates) {
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (isa > WidestIsa()) continue;
     std::array<float, 16> row{0.5f,  1.5f,   2.5f,    -0.5f, -1.5f,    -2.5f,     126.5f, 127.5f,
                               1e30f, -1e30f, -128.5f, 3,     INFINITY, -INFINITY, NAN,    -0.0f};
@@ -51,7 +51,7 @@ TEST(QuantKernels, EncodeRoundsHalfToEvenAndSaturates) {
 TEST(QuantKernels, CodesAreThoseOfQuotients) {
   std::mt19937 random(11);
   constexpr int64_t kTokens = 64, kRowWidth = 48;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (isa > WidestIsa()) continue;
     for (const bool per_token : {false, true}) {
       for (const float size : {1.0f, 1e-3f, 1e38f, 1e-39f, -7.0f}) {
@@ -118,7 +118,7 @@ TEST(QuantKernels, EqualBitsOnEveryInstructionSet) {
 }
 
 TEST(QuantKernels, NumbersOutsideABoundAreFound) {
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (isa > WidestIsa()) continue;
     const auto are_within = QuantKernelsFor(isa).are_within;
     for (int place = 0; place < 48; ++place) {
@@ -134,7 +134,7 @@ TEST(QuantKernels, NumbersOutsideABoundAreFound) {
 
 TEST(QuantKernels, RangesOfAnyLength) {
   std::mt19937 random(5);
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (isa > WidestIsa()) continue;
     for (int64_t count : {1, 2, 15, 16, 17, 31, 32, 33, 100}) {
       const auto values = Random(count, random);
@@ -202,7 +202,7 @@ std::vector<float> RecordValues() {
 TEST(QuantKernels, RecordsAreThoseOfPlainLoops) {
   const std::vector<float> values = RecordValues();
   const auto records = static_cast<int64_t>(values.size() / 32);
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (isa > WidestIsa()) continue;
     std::vector<float> scales8(records), scales4(records);
     std::vector<uint8_t> bytes8(records * 34, 0xaa), bytes4(records * 18, 0xaa);

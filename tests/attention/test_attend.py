@@ -330,9 +330,11 @@ def test_bad_input() -> None:
         cache.attend(query, sinks=object())
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2"])
-def test_every_instruction_set(isa: str) -> None:
-    if isa == "avx2" and " avx2 " not in Path("/proc/cpuinfo").read_text():
+@pytest.mark.parametrize(
+    ("isa", "flag"), [("scalar", ""), ("avx2", " avx2 "), ("avx512", " avx512bw ")]
+)
+def test_every_instruction_set(isa: str, flag: str) -> None:
+    if flag not in Path("/proc/cpuinfo").read_text():
         pytest.skip("not on this machine")
     chosen = "formats or options or leak or zero"
     done = subprocess.run(
