@@ -202,19 +202,22 @@ MessageObject& ToMessage(PyObject* value, const ClassBinding& binding) {
   return *reinterpret_cast<MessageObject*>(value);
 }
 
-void CopyMessage(MessageObject& self, const MessageObject& other) {
-  if (&self == &other) return;
+Message* CopyForContent(MessageObject& self, const Message& other) {
   const MessageInfo& info = *self.binding->info;
-  // Copied before `self` becomes real, which may change `other`, and before it is cleared.
   Arena& arena = ArenaOf(self)->arena;
   Message* copy = NewMessage(arena, info);
   try {
-    Merge(arena, info, *copy, *other.message);
+    Merge(arena, info, *copy, other);
   } catch (...) {
     FreeMessage(arena, info, copy);
     throw;
   }
-  Real(self);
+  return copy;
+}
+
+void TakeContent(MessageObject& self, Message* copy) {
+  const MessageInfo& info = *self.binding->info;
+  Arena& arena = self.arena->arena;
   Clear(arena, info, *self.message);
   // Everything behind the header moves; the header keeps its handle and flags.
   std::swap(self.message->presence, copy->presence);
@@ -222,6 +225,14 @@ void CopyMessage(MessageObject& self, const MessageObject& other) {
   std::memcpy(self.message + 1, copy + 1, info.size - sizeof(Message));
   std::memset(static_cast<void*>(copy + 1), 0, info.size - sizeof(Message));
   FreeMessage(arena, info, copy);
+}
+
+void CopyMessage(MessageObject& self, const MessageObject& other) {
+  if (&self == &other) return;
+  // Copied before `self` becomes real, which may change `other`, and before it is cleared.
+  Message* copy = CopyForContent(self, *other.message);
+  Real(self);
+  TakeContent(self, copy);
   BindStubs(self);
 }
 

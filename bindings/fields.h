@@ -31,6 +31,10 @@ void InitFields(const Target& target, PyObject* mapping);
 // The message of `value` if it is one of this class; else TypeError.
 MessageObject& ToMessage(PyObject* value, const ClassBinding& binding);
 
+// A copy of `other` in the arena of `self`, whose content it becomes by TakeContent: the first may
+// run out of memory, the second does not. REQUIRES of the second: `self` is no stub.
+Message* CopyForContent(MessageObject& self, const Message& other);
+void TakeContent(MessageObject& self, Message* copy);
 // `self` becomes a copy of `other`, which may lie above or below it.
 void CopyMessage(MessageObject& self, const MessageObject& other);
 void MergeMessage(MessageObject& self, const MessageObject& other);

@@ -1,6 +1,7 @@
 #include "handles.h"
 
 #include <bit>
+#include <memory>
 #include <vector>
 
 namespace onnx_light::python {
@@ -134,13 +135,12 @@ MessageObject* WrapMessage(const ClassBinding& binding, SharedArena* arena, Mess
 }
 
 MessageObject* NewRoot(const ClassBinding& binding) {
-  auto* arena = new SharedArena();
-  ++LiveObjects().arenas;
-  arena->handles = 1;  // so that a failure below drops it
+  auto arena = std::make_unique<SharedArena>();
   Message* message = NewMessage(arena->arena, *binding.info);
   message->flags |= Message::kDetached;
-  MessageObject* object = WrapMessage(binding, arena, message);
-  Release(arena);
+  MessageObject* object = WrapMessage(binding, arena.get(), message);
+  arena.release();  // its handle holds it now
+  ++LiveObjects().arenas;
   return object;
 }
 

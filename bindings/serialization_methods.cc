@@ -35,16 +35,17 @@ void ParseWith(MessageObject& self, bool release_gil, F&& parse) {
     if (release_gil) released.emplace();
     parse(arena->arena, *message);
   }
-  Real(self);
-  DetachStubs(self);
   if (IsRoot(self)) {
+    DetachStubs(self);
     ++LiveObjects().arenas;
     Replace(self, arena.release(), message);
     return;
   }
   // A message inside another tree takes over a copy, which shares the payloads.
-  Clear(self.arena->arena, info, *self.message);
-  Merge(self.arena->arena, info, *self.message, *message);
+  Message* copy = CopyForContent(self, *message);
+  Real(self);
+  DetachStubs(self);
+  TakeContent(self, copy);
 }
 
 void ParseBytes(MessageObject& self, const Input& input, ParseOptions options) {

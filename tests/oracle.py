@@ -195,12 +195,17 @@ def _random_float(rng: random.Random, subnormal: float, largest: float) -> float
     return rng.choice([*values, rng.gauss(0, 1e3)])
 
 
+# Seldom, about where texts become shared buffers and where lengths take another byte.
+_LARGE = [4095, 4096, 4097, 16383, 16384]
+
+
 def _random_bytes(rng: random.Random) -> bytes:
-    return rng.randbytes(rng.choice([0, 1, 7, 63, 64, 65, 127, 128, 300]))
+    sizes = _LARGE if rng.random() < 0.02 else [0, 1, 7, 63, 64, 65, 127, 128, 300]
+    return rng.randbytes(rng.choice(sizes))
 
 
 def _random_string(rng: random.Random) -> str:
-    length = rng.choice([0, 1, 2, 20, 127, 128])
+    length = rng.choice([4096, 5000] if rng.random() < 0.005 else [0, 1, 2, 20, 127, 128])
     return "".join(rng.choice("aZ_9 \n\t\"'\\\0é漢𝄞") for _ in range(length))
 
 

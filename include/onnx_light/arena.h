@@ -50,7 +50,7 @@ class ONNX_LIGHT_EXPORT Arena {
 
   // Gives memory back for reuse. `size` is what was asked for. Memory that is not a run of whole
   // aligned words (a piece of a bigger copy) stays unused until the end.
-  void Free(void* memory, uint64_t size);
+  void Free(void* memory, uint64_t size) noexcept;
 
   // The smallest size of at least `size` whose blocks, once freed, serve every request for as much:
   // what to ask for if memory of changing size comes and goes. At most a quarter larger.
@@ -58,7 +58,7 @@ class ONNX_LIGHT_EXPORT Arena {
 
   // A node that holds `bytes` until FreePayload or the arena's end. Constant time, both.
   Payload* NewPayload(SharedBytes bytes);
-  void FreePayload(Payload* payload);
+  void FreePayload(Payload* payload) noexcept;
 
   // Keeps a buffer alive as long as the arena: the input that short strings point into.
   void Keep(BufferRef buffer) { kept_.push_back(std::move(buffer)); }

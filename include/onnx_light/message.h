@@ -312,6 +312,7 @@ ONNX_LIGHT_EXPORT Message* MutableMessage(Arena& arena, const MessageInfo& info,
 ONNX_LIGHT_EXPORT RepeatedBase* MutableRepeated(Arena& arena, Message& message,
                                                 const FieldInfo& field);
 // Clears one field: presence, memory, references. Messages and lists with a handle are detached.
+// This and what follows takes no memory, at any depth.
 ONNX_LIGHT_EXPORT void ClearField(Arena& arena, Message& message, const FieldInfo& field);
 // Clears all fields, the unknown ones too.
 ONNX_LIGHT_EXPORT void Clear(Arena& arena, const MessageInfo& info, Message& message);

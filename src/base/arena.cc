@@ -120,7 +120,7 @@ void* Arena::AllocateLarge(uint64_t size) {
   return block + 1;
 }
 
-void Arena::Free(void* memory, uint64_t size) {
+void Arena::Free(void* memory, uint64_t size) noexcept {
   size = size > kLargeSize ? (size + 7) & ~uint64_t{7} : size;
   if (size > kLargeSize) {
     auto* block = static_cast<LargeBlock*>(memory) - 1;
@@ -131,7 +131,13 @@ void Arena::Free(void* memory, uint64_t size) {
     return;
   }
   if (size == 0 || ((reinterpret_cast<uintptr_t>(memory) | size) & 7) != 0) return;
-  if (free_lists_ == nullptr) free_lists_ = new (Allocate(sizeof(FreeLists))) FreeLists();
+  if (free_lists_ == nullptr) {
+    try {
+      free_lists_ = new (Allocate(sizeof(FreeLists))) FreeLists();
+    } catch (const std::bad_alloc&) {
+      return;  // the block stays unused until the end
+    }
+  }
   auto* block = static_cast<FreeBlock*>(memory);
   FreeBlock** list = free_lists_->ToKeep(size);
   block->next = *list;
@@ -150,7 +156,7 @@ Payload* Arena::NewPayload(SharedBytes bytes) {
   return payload;
 }
 
-void Arena::FreePayload(Payload* payload) {
+void Arena::FreePayload(Payload* payload) noexcept {
   *payload->previous = payload->next;
   if (payload->next != nullptr) payload->next->previous = payload->previous;
   BufferRef::Adopt(payload->buffer);

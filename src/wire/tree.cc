@@ -4,7 +4,6 @@
 #include <cstring>
 #include <new>
 #include <utility>
-#include <vector>
 
 #include "onnx_light/message.h"
 
@@ -19,13 +18,34 @@ uint64_t BareBytes(Kind kind, uint64_t count) {
 }
 
 // Messages whose contents still have to be given back: an explicit stack, since trees may be deep.
-using Pending = std::vector<std::pair<const MessageInfo*, Message*>>;
+// It is threaded through the messages' own headers: giving memory back takes none, so it cannot
+// fail.
+class Pending {
+ public:
+  bool empty() const { return top_ == nullptr; }
 
-void Discard(const MessageInfo& info, Message* message, Pending& pending) {
+  void Push(Arena& arena, const MessageInfo& info, Message* message) {
+    ClearUnknownFields(arena, *message);
+    message->unknown = reinterpret_cast<RepeatedBase*>(const_cast<MessageInfo*>(&info));
+    message->handle = std::exchange(top_, message);
+  }
+
+  std::pair<const MessageInfo*, Message*> Pop() {
+    Message* message = top_;
+    top_ = static_cast<Message*>(std::exchange(message->handle, nullptr));
+    return {reinterpret_cast<const MessageInfo*>(std::exchange(message->unknown, nullptr)),
+            message};
+  }
+
+ private:
+  Message* top_ = nullptr;
+};
+
+void Discard(Arena& arena, const MessageInfo& info, Message* message, Pending& pending) {
   if (message->handle != nullptr) {
     message->flags |= Message::kDetached;
   } else {
-    pending.emplace_back(&info, message);
+    pending.Push(arena, info, message);
   }
 }
 
@@ -33,7 +53,7 @@ void DiscardElements(Arena& arena, const FieldInfo& field, const ListView& list,
                      uint64_t count, Pending& pending) {
   if (field.kind == Kind::kMessage) {
     auto** messages = static_cast<Message**>(list.data) + index;
-    for (uint64_t i = 0; i < count; ++i) Discard(*field.message, messages[i], pending);
+    for (uint64_t i = 0; i < count; ++i) Discard(arena, *field.message, messages[i], pending);
   } else if (field.kind == Kind::kString || field.kind == Kind::kBytes) {
     auto* strings = static_cast<String*>(list.data) + index;
     for (uint64_t i = 0; i < count; ++i) strings[i].Release(arena);
@@ -62,7 +82,8 @@ void DiscardField(Arena& arena, Message& message, const FieldInfo& field, Pendin
   if (field.repeated) {
     DiscardSlot(arena, field, std::exchange(Member<ListSlot>(message, field), {}), pending);
   } else if (field.kind == Kind::kMessage) {
-    Discard(*field.message, std::exchange(Member<Message*>(message, field), nullptr), pending);
+    Discard(arena, *field.message, std::exchange(Member<Message*>(message, field), nullptr),
+            pending);
   } else if (field.kind == Kind::kString || field.kind == Kind::kBytes) {
     Member<String>(message, field).Release(arena);
   } else {
@@ -79,8 +100,7 @@ void DiscardContents(Arena& arena, const MessageInfo& info, Message& message, Pe
 
 void FreePending(Arena& arena, Pending& pending) {
   while (!pending.empty()) {
-    const auto [info, message] = pending.back();
-    pending.pop_back();
+    const auto [info, message] = pending.Pop();
     DiscardContents(arena, *info, *message, pending);
     arena.Free(message, info->size);
   }
@@ -158,7 +178,8 @@ void Clear(Arena& arena, const MessageInfo& info, Message& message) {
 }
 
 void FreeMessage(Arena& arena, const MessageInfo& info, Message* message) {
-  Pending pending{{&info, message}};
+  Pending pending;
+  pending.Push(arena, info, message);
   FreePending(arena, pending);
 }
 

@@ -5,7 +5,7 @@
      FAIL       returns -1 with errno `value`
      KILL       the process is killed before the call
      SIGNAL     signal `value` is raised before the call, which then happens
-     SHORT      a write moves at most `value` bytes
+     SHORT      a write or read moves at most `value` bytes
      INTERRUPT  every other call returns -1 with EINTR
    fault_disarm() ends it and returns how many calls of the mask there were. */
 #define _GNU_SOURCE
@@ -14,12 +14,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 enum { FAIL, KILL, SIGNAL, SHORT, INTERRUPT };
-enum { WRITE = 1, SYNC = 2, RENAME = 4, CREATE = 8, CLOSE = 16 };
+enum { WRITE = 1, SYNC = 2, RENAME = 4, CREATE = 8, CLOSE = 16, READ = 32, MAP = 64, STAT = 128 };
 
 static int armed_action, armed_calls, armed_nth, armed_value, seen;
 
@@ -36,7 +38,7 @@ int fault_disarm(void) {
   return seen;
 }
 
-/* Whether the call is to return -1; *most is what a write may move. */
+/* Whether the call is to return -1; *most is what a write or read may move. */
 static int fails(int call, size_t* most) {
   if ((armed_calls & call) == 0) return 0;
   ++seen;
@@ -75,6 +77,24 @@ ssize_t writev(int fd, const struct iovec* parts, int count) {
   if (fails(WRITE, &most)) return -1;
   if (most == (size_t)-1) return NEXT(writev)(fd, parts, count);
   return NEXT(write)(fd, parts[0].iov_base, most < parts[0].iov_len ? most : parts[0].iov_len);
+}
+
+ssize_t pread(int fd, void* data, size_t size, off_t offset) {
+  size_t most = size;
+  if (fails(READ, &most)) return -1;
+  return NEXT(pread)(fd, data, most < size ? most : size, offset);
+}
+
+/* Memory itself also comes from mmap: only mappings of files are meant. */
+void* mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset) {
+  size_t most;
+  if (fd >= 0 && fails(MAP, &most)) return MAP_FAILED;
+  return NEXT(mmap)(address, size, protection, flags, fd, offset);
+}
+
+int fstat(int fd, struct stat* status) {
+  size_t most;
+  return fails(STAT, &most) ? -1 : NEXT(fstat)(fd, status);
 }
 
 int fsync(int fd) {

@@ -1,4 +1,7 @@
-"""Saves in which one system call after the other goes wrong: see drive_faults.py and faults.c."""
+"""Calls in which one request to the system after the other goes wrong, in processes of their own.
+
+Saves: drive_faults.py. Reads: drive_read_faults.py. Memory: drive_no_memory.py.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,21 @@ from onnx_light import onnx
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("shim") / "faults.so"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", library, HERE / "faults.c", "-ldl"]
+def run(source: str, driver: str, folder: Path, *arguments: str) -> tuple[int, str]:
+    """What the driver prints last, a number and a word; `source` stands before libc."""
+    library = folder / "shim.so"
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", library, HERE / source, "-ldl"]
     subprocess.run(command, check=True)
-    return library
+    work = folder / "work"
+    work.mkdir()
+    environment = {**os.environ, "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, str(HERE / driver), *arguments, str(work)],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    count, word = result.stdout.split()
+    return int(count), word
 
 
 SHORT = ("message", "save with own files", "snapshot")
@@ -30,16 +42,22 @@ SHORT = ("message", "save with own files", "snapshot")
 @pytest.mark.parametrize(
     "saver", [s if s in SHORT else pytest.param(s, marks=pytest.mark.long) for s in SAVERS]
 )
-def test_every_system_call(shim: Path, tmp_path: Path, saver: str) -> None:
-    environment = {**os.environ, "LD_PRELOAD": str(shim), "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "drive_faults.py"), saver, str(tmp_path)]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    count, word = result.stdout.split()
+def test_every_system_call_of_a_save(tmp_path: Path, saver: str) -> None:
+    count, word = run("faults.c", "drive_faults.py", tmp_path, saver)
     assert word == "cases"
-    assert int(count) > 30
+    assert count > 30
+
+
+def test_every_system_call_of_a_read(tmp_path: Path) -> None:
+    count, word = run("faults.c", "drive_read_faults.py", tmp_path)
+    assert word == "cases"
+    assert count > 30
+
+
+def test_every_request_for_memory(tmp_path: Path) -> None:
+    count, word = run("no_memory.c", "drive_no_memory.py", tmp_path)
+    assert word == "failures"
+    assert count > 500
 
 
 class AlarmError(Exception):

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from message_apis import onnx_light_api, protobuf_api, tag, varint
 
 CLASSES = ["PagedCacheProto", "PagedCacheBlockProto", "TypeProto", "StructTypeProto", "NodeProto"]
-MAX_BYTES = 1500
+MAX_BYTES = 25_000
 MAX_PAIRS = 14
 NUMBERS = st.integers(0, 10_000)
 VALUES: dict[int, list[Any]] = {
@@ -31,8 +31,9 @@ VALUES: dict[int, list[Any]] = {
     FieldDescriptor.TYPE_FLOAT: [0.0, -0.0, 1.5],
     FieldDescriptor.TYPE_DOUBLE: [0.0, 0.1],
     FieldDescriptor.TYPE_BOOL: [False, True],
-    FieldDescriptor.TYPE_STRING: ["", "é", "text that is too long to be short"],
-    FieldDescriptor.TYPE_BYTES: [b"", b"\0\xff", b"x" * 70],
+    # The last of each are held in buffers that messages share.
+    FieldDescriptor.TYPE_STRING: ["", "é", "text that is too long to be short", "t" * 4096],
+    FieldDescriptor.TYPE_BYTES: [b"", b"\0\xff", b"x" * 70, b"y" * 4095, b"z" * 4096],
 }
 
 
@@ -69,6 +70,10 @@ def fields_of(message: Any) -> list[tuple[str, Any]]:
     ]
 
 
+def borrowing() -> Any:
+    return onnx_light_api().ParseOptions(no_copy=True)
+
+
 def forget_all(message: Any) -> None:
     """What protobuf's Clear should do: of several stubs it leaves some attached."""
     for field in message.DESCRIPTOR.fields:
@@ -89,6 +94,7 @@ class SideBySide(RuleBasedStateMachine):
         super().__init__()
         self.pairs: list[Pair] = []
         self.lists: list[ListPair] = []
+        self.views: list[tuple[Any, bytes]] = []
 
     # -- choosing
 
@@ -161,6 +167,43 @@ class SideBySide(RuleBasedStateMachine):
             pair.both(lambda m: setattr(m, field.name, value_of(field, value)))
 
     @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS, choice=NUMBERS)
+    def set_a_wrong_value(self, which: int, choice: int) -> None:
+        """It is refused, and sets neither the field nor a parent; protobuf's sets parents."""
+        pair = self.pair(which)
+        field = pair.descriptor.fields[choice % len(pair.descriptor.fields)]
+        with pytest.raises((TypeError, ValueError, AttributeError)):
+            setattr(pair.mine, field.name, object())
+
+    @precondition(lambda self: self.pairs and self.small())
+    @rule(which=NUMBERS, choice=NUMBERS, other=NUMBERS)
+    def assign_a_message(self, which: int, choice: int, other: int) -> None:
+        """protobuf has no such assignment: there it is a copy into what the field holds."""
+        pair = self.pair(which)
+        fields = pair.fields(repeated=False, message=True)
+        if not fields:
+            return
+        field = fields[choice % len(fields)]
+        sources = [p for p in self.pairs if p.descriptor is field.message_type]
+        if sources:
+            source = sources[other % len(sources)]
+            copied = type(source.theirs).FromString(source.theirs.SerializeToString())
+            target = getattr(pair.theirs, field.name)
+            target.SetInParent()
+            target.CopyFrom(target if target is source.theirs else copied)
+            setattr(pair.mine, field.name, source.mine)
+
+    @precondition(lambda self: self.pairs)
+    @rule(which=NUMBERS, choice=NUMBERS)
+    def view_a_payload(self, which: int, choice: int) -> None:
+        pair = self.pair(which)
+        fields = pair.fields(repeated=False, message=False)
+        fields = [f for f in fields if f.type == FieldDescriptor.TYPE_BYTES]
+        if fields:
+            name = fields[choice % len(fields)].name
+            self.views = [*self.views[-5:], (pair.mine.payload(name), getattr(pair.theirs, name))]
+
+    @precondition(lambda self: self.pairs)
     @rule(which=NUMBERS)
     def set_in_parent(self, which: int) -> None:
         self.pair(which).both(lambda m: m.SetInParent())
@@ -199,7 +242,9 @@ class SideBySide(RuleBasedStateMachine):
         if method == "ParseFromString":
             forget_all(target.theirs)
         if method in ("ParseFromString", "MergeFromString"):
-            target.both(lambda m: getattr(m, method)(data))
+            arguments = [borrowing()] if method == "ParseFromString" and how % 8 > 3 else []
+            getattr(target.theirs, method)(data)
+            getattr(target.mine, method)(data, *arguments)
             return
         if source is target and method == "CopyFrom":
             target.both(lambda m: m.CopyFrom(m))
@@ -336,6 +381,11 @@ class SideBySide(RuleBasedStateMachine):
             assert len(each.theirs) == len(each.mine)
             if each.field.message_type is None:
                 assert list(each.theirs) == list(each.mine)
+
+    @invariant()
+    def views_stay(self) -> None:
+        for view, content in self.views:
+            assert bytes(view) == content
 
     @invariant()
     def equal_texts_and_comparisons(self) -> None:
