@@ -75,6 +75,13 @@ def parse_inline(path: Path, **options: Any) -> bytes:
     return bytes(model.graph.initializer[0].raw_data)
 
 
+def parse_one_file(path: Path) -> bytes:
+    """The caller names the data file: its path stands for the location, the numbers count."""
+    model = light.ModelProto()
+    model.ParseFromFile(path, external_data_file=path.parent / "w.bin")
+    return bytes(model.graph.initializer[0].raw_data)
+
+
 def to_array(path: Path) -> bytes:
     tensor = light.load(path, load_external_data=False).graph.initializer[0]
     return bytes(light.to_array(tensor, path.parent).tobytes())

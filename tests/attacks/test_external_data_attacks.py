@@ -28,6 +28,7 @@ from attack import (
     outcome,
     outcomes,
     parse_inline,
+    parse_one_file,
     tensor_bytes,
     write_model,
 )
@@ -130,6 +131,22 @@ def test_two_locations(folder: Path) -> None:
     outside = [("location", "../outside/w.bin")]
     assert outcomes(folder, at("w.bin") + outside) == {"external.path"}
     assert outcomes(folder, outside + at("w.bin")) == {DATA}
+
+
+def test_two_offsets_and_lengths(folder: Path) -> None:
+    for key, good, bad in (("offset", "0", "1"), ("length", "4", "5"), ("offset", "0", "-1")):
+        code = "external.number" if bad == "-1" else "external.range"
+        entries = [*at("w.bin"), ("length", "4")]
+        assert outcomes(folder, [*entries, (key, bad), (key, good)]) == {DATA}
+        assert outcomes(folder, [*entries, (key, good), (key, bad)]) == {code}
+
+
+def test_the_model_as_its_own_data(folder: Path) -> None:
+    """It may name itself: these are bytes that the reader has anyway."""
+    path = folder / "m.onnx"
+    write_model(path, tensor_bytes(at("m.onnx", length="4")))
+    for name in set(READERS) - {"check_model"}:
+        assert outcome(READERS[name], path) == path.read_bytes()[:4]
 
 
 def test_other_keys_mean_nothing(folder: Path) -> None:
@@ -237,6 +254,9 @@ def test_fifos_do_not_hang(folder: Path) -> None:
     os.mkfifo(folder / "fifo")
     write_model(folder / "m.onnx", tensor_bytes(at("fifo")))
     assert read_elsewhere(folder / "m.onnx") == "{'external.not_regular'}"
+    with pytest.raises(CodedError) as caught:  # where the caller expects the data
+        light.ModelProto().ParseFromFile(folder / "m.onnx", external_data_file=folder / "fifo")
+    assert caught.value.code == "file.not_regular"
     os.mkfifo(folder / "fifo.onnx")  # the model itself
     with pytest.raises(CodedError) as caught:
         light.ModelProto().ParseFromFile(folder / "fifo.onnx")
@@ -270,6 +290,7 @@ NO_NUMBERS = [
 @pytest.mark.parametrize("key", ["offset", "length"])
 def test_texts_that_are_no_numbers(folder: Path, key: str, number: str | bytes) -> None:
     assert outcomes(folder, [*at("w.bin"), (key, number)]) == {"external.number"}
+    assert outcome(parse_one_file, folder / "m.onnx") == "external.number"
 
 
 @pytest.mark.parametrize(
@@ -286,6 +307,7 @@ def test_huge_numbers(folder: Path, offset: int, length: int | None) -> None:
     assert outcomes(folder, at("w.bin", **more)) == {"external.range"} | left
     for name in ("load", "load of an open file", "to_array", "check_model"):
         assert outcome(READERS[name], folder / "m.onnx") == "external.range"
+    assert outcome(parse_one_file, folder / "m.onnx") == "external.range"
 
 
 def test_sizes_that_the_dims_deny(folder: Path) -> None:
@@ -326,7 +348,20 @@ def test_overlapping_ranges_share_memory(folder: Path) -> None:
         with (folder / name).open("rb") as file:
             return light.load(file)
 
+    def parse(**options: Any) -> Any:
+        model = light.ModelProto()
+        model.ParseFromFile(path, light.ParseOptions(num_threads=2, **options))
+        return model
+
+    def parse_one(**options: Any) -> Any:
+        model = light.ModelProto()
+        model.ParseFromFile(path, light.ParseOptions(**options), folder / "large")
+        return model
+
+    stream = light.FileLoadMode.STREAM
     for load in (
+        lambda: parse(tiny_external_data_threshold=2**62, file_load_mode=stream),
+        lambda: parse_one(file_load_mode=stream),
         lambda: light.load(path),
         lambda: load_opened("m.onnx"),
         lambda: light.load(folder / "m.json"),
@@ -476,7 +511,7 @@ def race(folder: Path, entries: Entries, *allowed: str | bytes) -> None:
     """Reads until every reader has seen all outcomes, and never another one."""
     path = folder / "m.onnx"
     write_model(path, tensor_bytes(entries))
-    for name in ("load", "load of an open file", "to_array"):
+    for name in ("load", "load of an open file", "ParseFromFile", "to_array"):
         seen: set[str | bytes] = set()
         for i in range(30_000):
             seen.add(outcome(READERS[name], path))

@@ -89,7 +89,7 @@ def test_lists(levels: int) -> None:
         levels,
         """
         root, empty = model(LEVELS), X.GraphProto()
-        nodes = root.graph.node
+        nodes, other = root.graph.node, model(LEVELS).graph.node
         for action in (
             lambda: str(root), lambda: copy.copy(root), lambda: root.SerializeToString(),
             lambda: root.SerializeToFile("x", external_data_file="d"),
@@ -97,7 +97,10 @@ def test_lists(levels: int) -> None:
             lambda: empty.node.append(nodes[0]), lambda: empty.node.extend(nodes),
             lambda: empty.node.insert(0, nodes[0]), lambda: nodes.index(X.NodeProto()),
             lambda: nodes.remove(X.NodeProto()), lambda: nodes.sort(key=str),
-            lambda: repr(nodes), lambda: copy.deepcopy(nodes),
+            lambda: repr(nodes), lambda: copy.deepcopy(nodes), lambda: nodes == list(other),
+            lambda: nodes.count(X.NodeProto()), lambda: X.NodeProto() in nodes,
+            lambda: X.GraphProto(node=nodes), lambda: X.GraphProto(node=[nodes[0]]),
+            lambda: empty.node.MergeFrom(nodes), lambda: o.save(root, "x.json"),
         ):
             refused(action)
         assert len(empty.node) == 0 and len(nodes) == 1 and os.listdir() == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -108,6 +110,24 @@ def test_formats(
     assert load_from_string(expected, format_name) == model
     if format_name != "protobuf":
         assert load_from_string(expected.decode(), format_name) == model
+
+
+def test_numbers_that_json_does_not_have(tmp_path: Path) -> None:
+    """Infinities and NaN are texts there; 64 bits are, too, and bytes are base64."""
+    path = tmp_path / "m.json"
+    model = ModelProto(ir_version=10)
+    attribute = model.graph.node.add(op_type="x").attribute.add(name="a")
+    attribute.floats.extend([float("inf"), float("-inf"), float("nan"), -0.0])
+    attribute.ints.extend([2**63 - 1, -(2**63)])
+    attribute.s = b"\0\xff"
+    save(model, path)
+    content = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
+    (shown,) = content["graph"]["node"][0]["attribute"]
+    assert shown["floats"] == ["Infinity", "-Infinity", "NaN", -0.0]
+    assert shown["ints"] == [str(2**63 - 1), str(-(2**63))]
+    assert base64.b64decode(shown["s"]) == b"\0\xff"
+    assert content["ir_version"] == "10"
+    assert load(path).SerializeToString() == model.SerializeToString()
 
 
 def test_text_of_onnx(tmp_path: Path) -> None:

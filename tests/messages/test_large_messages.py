@@ -25,6 +25,13 @@ def anonymous() -> int:
     return int(line.split()[1]) * 1024
 
 
+def available() -> int:
+    """Bytes of memory that the machine has left."""
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    line = next(line for line in text.splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024
+
+
 @pytest.fixture(autouse=True)
 def _no_memory_is_taken() -> Iterator[None]:
     before = anonymous()
@@ -220,6 +227,33 @@ def test_a_file_of_three_gibibytes(ours: Api, tmp_path: Path) -> None:
     check_file(tmp_path / "whole", 3 * GIB, 1)
     read = ours.GraphProto()
     read.ParseFromFile(tmp_path / "whole", mapped(ours))
+    check_message(read, 3 * GIB, 1)
+
+
+@pytest.mark.long
+def test_three_gibibytes_in_memory(ours: Api, tmp_path: Path) -> None:
+    """Copied into memory from a file, written as bytes, and read from them: no borrowing."""
+    if available() < 11 * GIB:
+        pytest.skip("the file, the bytes and two messages need 11 GiB of memory")
+    first, (head,) = heads(3 * GIB, 1)
+    with (tmp_path / "whole").open("wb") as file:
+        file.write(first + head)
+        start = file.tell()
+        for place in marks_of(3 * GIB):
+            file.seek(start + place)
+            file.write(MARK)
+        file.truncate(start + 3 * GIB)
+    options = ours.ParseOptions(num_threads=2, file_load_mode=ours.FileLoadMode.STREAM)
+    graph = ours.GraphProto()
+    graph.ParseFromFile(tmp_path / "whole", options)
+    check_message(graph, 3 * GIB, 1)
+    data = graph.SerializeToString(ours.SerializeOptions(num_threads=2))
+    del graph
+    assert len(data) == start + 3 * GIB
+    assert data[:start] == first + head
+    read = ours.GraphProto()
+    read.ParseFromString(data, ours.ParseOptions(num_threads=2))
+    del data
     check_message(read, 3 * GIB, 1)
 
 

@@ -9,6 +9,8 @@ import os
 import pickle
 import random
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,36 @@ def test_the_counters_count(ours: Api) -> None:
     del held, block
 
 
+COUNTERS = """
+import gc, pickle
+from onnx_light import onnx as o
+from onnx_light.onnx_py import _onnxpyprotoop as X
+
+def use():
+    model = X.ModelProto(graph={"node": [{"name": "n"}] * 3})
+    model.graph.initializer.add(raw_data=b"r" * 9000, dims=[9000], data_type=2)
+    data = model.SerializeToString()
+    held = [model.graph.node, model.graph.node[1], model.graph.input, model.training_info.add()]
+    held += [pickle.loads(pickle.dumps(model)), X.ModelProto.FromString(data), model]
+    held += [o.from_array(o.to_array(model.graph.initializer[0])), X.PagedCacheBlockProto().key]
+    model.graph.node.pop()
+    model.ParseFromString(data, X.ParseOptions(no_copy=True))
+    held.append(held)
+    assert min(X._live_objects().values()) > 0
+
+for _ in range(50):
+    use()
+gc.collect()
+assert set(X._live_objects().values()) == {0}, X._live_objects()
+"""
+
+
+def test_counters_are_zero_in_the_end() -> None:
+    command = [sys.executable, "-c", COUNTERS]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_every_class(ours: Api) -> None:
     rng = random.Random(5)
     for name in ("ModelProto", "GraphProto", "NodeProto", "TypeProto", "PagedCacheProto"):
@@ -76,6 +108,8 @@ def test_every_class(ours: Api) -> None:
 
 
 def test_errors_in_the_middle(ours: Api, tmp_path: Path) -> None:
+    from onnx_light.onnx import save
+
     class FullError(Exception):
         pass
 
@@ -84,8 +118,8 @@ def test_errors_in_the_middle(ours: Api, tmp_path: Path) -> None:
             self.result = result
 
         def write(self, data: Any) -> Any:
-            if self.result is FullError:
-                raise FullError
+            if isinstance(self.result, type):
+                raise self.result
             return self.result
 
     def evil() -> Iterator[Any]:
@@ -95,6 +129,8 @@ def test_errors_in_the_middle(ours: Api, tmp_path: Path) -> None:
     graph = ours.GraphProto(initializer=[{"raw_data": b"x" * 100_000}])
     actions: list[tuple[type[BaseException], Callable[[], Any]]] = [
         (FullError, lambda: graph.SerializeToOstream(Fails(FullError))),
+        (KeyboardInterrupt, lambda: graph.SerializeToOstream(Fails(KeyboardInterrupt))),
+        (KeyboardInterrupt, lambda: save(graph, Fails(KeyboardInterrupt))),
         (OSError, lambda: graph.SerializeToOstream(Fails(0))),
         (TypeError, lambda: graph.SerializeToOstream(Fails("x"))),
         (FullError, lambda: graph.node.extend(evil())),

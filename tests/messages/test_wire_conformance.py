@@ -133,7 +133,9 @@ def test_wire_types_that_do_not_exist(
         ("f8ffffff0f", True),  # the largest number
         ("f8ffffff1f", False),
         ("f8ffffffff7f", False),
-        ("f8ffffffffffffff7f", False),
+        ("f8ffffffffff7f", False),  # 7 bytes
+        ("f8ffffffffffffff7f", False),  # 9 bytes
+        ("888080808080808000", False),
         ("88808080808080808080808000", False),
     ],
 )
