@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/chunk_pool.h"
+#include "base/slab.h"
 
 namespace onnx_light {
 namespace {
@@ -17,6 +18,9 @@ constexpr uint64_t kHeaderSize =
 
 BufferRef BufferRef::Allocate(uint64_t size) {
   if (size > std::numeric_limits<uint64_t>::max() / 2) throw std::bad_alloc();
+  if (const Slot slot = TakeSlot(size); slot.memory != nullptr) {
+    return Wrap(slot.memory, size, [slot] { GiveSlot(slot); });
+  }
   void* memory = ::operator new(kHeaderSize + size, std::align_val_t{kBufferAlignment});
   AdviseHugePages(memory, kHeaderSize + size);
   auto* buffer = new (memory) Buffer();

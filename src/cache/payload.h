@@ -22,6 +22,8 @@ class VisibleRows {
   // ValueError `quant.unknown_layout` at the side's name. REQUIRES: the page outlives this.
   VisibleRows(const PlacedPage& placed, Side side);
   const ArrayView& view() const { return view_; }
+  // What decoded rows fill; null where none were decoded.
+  const BufferRef& buffer() const { return buffer_; }
 
  private:
   BufferRef buffer_;

@@ -1,6 +1,7 @@
 #include "cache/recode.h"
 
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 
 #include "cache/payload.h"
@@ -38,16 +39,23 @@ class PaddedRows {
     }
   }
   const ArrayView& view() const { return view_; }
+  // What the rows fill; null where there were as many already.
+  const BufferRef& buffer() const { return buffer_; }
 
  private:
   BufferRef buffer_;
   ArrayView view_;
 };
 
-SharedBytes DenseCopy(const ArrayView& rows, int64_t size) {
-  BufferRef buffer = BufferRef::Allocate(size);
-  CopyTokens(rows, buffer.mutable_data(), rows.tokens());
-  return SharedBytes(std::move(buffer));
+// The bytes of rows: the buffer that they fill, if one of these is it, else a copy.
+SharedBytes DenseBytesOf(const ArrayView& rows, int64_t size,
+                         std::initializer_list<BufferRef> buffers) {
+  for (const BufferRef& buffer : buffers) {
+    if (buffer && buffer.data() == rows.data) return SharedBytes(buffer);
+  }
+  BufferRef copy = BufferRef::Allocate(size);
+  CopyTokens(rows, copy.mutable_data(), rows.tokens());
+  return SharedBytes(std::move(copy));
 }
 
 PagePayload RecodeSide(const PlacedPage& placed, Side side, const std::optional<PageFormat>& format,
@@ -63,7 +71,8 @@ PagePayload RecodeSide(const PlacedPage& placed, Side side, const std::optional<
   if (const auto dtype = format->dtype()) {
     const StoredRows stored(rows.view(), *dtype, side);
     const int64_t size = DenseSize(placed.page->shape(), side, capacity, *dtype, Name(side));
-    return DensePayload{*dtype, DenseCopy(stored.view(), size)};
+    return DensePayload{*dtype, DenseBytesOf(stored.view(), size,
+                                             {stored.buffer(), rows.buffer(), visible.buffer()})};
   }
   CheckEncodable(rows.view(), *format, Name(side));
   return Encode(rows.view(), *format);

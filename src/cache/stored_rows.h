@@ -20,6 +20,8 @@ class StoredRows {
   StoredRows(const ArrayView& source, DType dtype, Side side);
 
   const ArrayView& view() const { return view_; }
+  // What converted rows fill; null where none were.
+  const BufferRef& buffer() const { return buffer_; }
 
  private:
   BufferRef buffer_;  // null where nothing is converted
