@@ -9,7 +9,9 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.helper as oh
@@ -193,6 +195,69 @@ def test_formats_that_lose_fields(tmp_path: Path, model: ModelProto) -> None:
             save(model, path, format_name)
         assert caught.value.code == "files.lossy"
         assert not path.exists()
+
+
+TENSORS: dict[str, tuple[dict[str, Any], bool]] = {
+    "float": ({"initializer": [from_array(np.float32([1, np.nan, -0.0]), "w")]}, True),
+    "raw int8": ({"initializer": [from_array(np.arange(3, dtype=np.int8), "w")]}, True),
+    "bfloat16": ({"initializer": [from_array(np.ones(3, ml_dtypes.bfloat16), "w")]}, True),
+    "texts": ({"initializer": [from_array(np.array(["a", "é"], object), "w")]}, True),
+    "int4": ({"initializer": [from_array(np.ones(3, ml_dtypes.int4), "w")]}, False),
+    "complex": ({"initializer": [from_array(np.ones(2, np.complex64), "w")]}, False),
+    "sparse": ({"sparse_initializer": [{"values": from_array(np.ones(1, np.float32))}]}, False),
+    "attribute": (
+        {"node": [{"op_type": "X", "attribute": [
+            {"name": "a", "type": 4, "t": from_array(np.ones(3, ml_dtypes.uint2))}
+        ]}]},
+        False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_text_of_onnx_shows_every_tensor(tmp_path: Path, name: str) -> None:
+    """Where it does not, nothing is written: onnx itself leaves dots, or nothing."""
+    fields, complete = TENSORS[name]
+    model = ModelProto(ir_version=10, opset_import=[{"version": 21}], graph={"name": "g", **fields})
+    path = tmp_path / "m.onnxtxt"
+    if complete:
+        save(model, path)
+        with pytest.warns(UserWarning, match="experimental"):
+            (read,) = load(path).graph.initializer
+        written = to_array(model.graph.initializer[0])
+        if written.dtype == object:
+            assert to_array(read).tolist() == written.tolist()
+        else:
+            assert to_array(read).tobytes() == written.tobytes()
+        return
+    with pytest.raises(CodedError, match="protobuf") as caught:
+        save(model, path)
+    assert caught.value.code == "files.lossy"
+    assert os.listdir(tmp_path) == []
+
+
+class Trickle(io.RawIOBase):
+    """A raw stream: it takes a few bytes at a time, and says so."""
+
+    def __init__(self, says: Any = ...) -> None:
+        self.data, self.says = b"", says
+
+    def write(self, data: Any) -> Any:
+        piece = bytes(data)[:7]
+        self.data += piece
+        return len(piece) if self.says is ... else self.says
+
+
+@pytest.mark.parametrize("format_name", ["protobuf", "json", "textproto"])
+def test_raw_streams_get_everything(model: ModelProto, format_name: str) -> None:
+    stream = Trickle()
+    save(model, stream, format_name)
+    expected = io.BytesIO()
+    save(model, expected, format_name)
+    assert stream.data == expected.getvalue()
+    for says in (0, -1, 10**9):
+        with pytest.raises(OSError, match="write"):
+            save(model, Trickle(says), format_name)
 
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, model: ModelProto) -> None:

@@ -9,10 +9,12 @@ from typing import IO, Any
 
 from onnx_light.errors import CodedError
 from onnx_light.onnx import external
+from onnx_light.onnx.tensors import to_array
 from onnx_light.onnx.walk import Payload, find_payloads
 from onnx_light.onnx_py._onnxpyprotoop import (
     Message,
     ModelProto,
+    TensorProto,
     _load_external_data,
     _MessageFile,
 )
@@ -22,6 +24,7 @@ _Readable = _Path | IO[bytes]
 _Writable = _Path | IO[bytes]
 
 _PROTOBUF = "protobuf"
+_ONNX_TEXT = "onnxtxt"
 _FORMATS = {
     ".onnx": _PROTOBUF,
     ".pb": _PROTOBUF,
@@ -31,8 +34,8 @@ _FORMATS = {
     ".pbtxt": "textproto",
     ".json": "json",
     ".onnxjson": "json",
-    ".onnxtxt": "onnxtxt",
-    ".onnxtext": "onnxtxt",
+    ".onnxtxt": _ONNX_TEXT,
+    ".onnxtext": _ONNX_TEXT,
 }
 # Payloads in one file begin at multiples of this, so that mapped ones can be used in place.
 _ALIGNMENT = 64
@@ -240,12 +243,14 @@ def _write(message: Message, f: _Writable, format: str, files: external.NewFiles
     text = b""
     if format != _PROTOBUF:
         text = _serializer(format).serialize_proto(_lossless_onnx(message, format))
+        if format == _ONNX_TEXT:
+            _check_tensors(message, text)
     if not isinstance(f, str | os.PathLike):
         files.commit()
         if format == _PROTOBUF:
             message.SerializeToOstream(f)
         else:
-            f.write(text)
+            _write_all(f, text)
     elif format == _PROTOBUF:
         model = _MessageFile(message, os.fsencode(f))
         model.prepare()
@@ -254,6 +259,17 @@ def _write(message: Message, f: _Writable, format: str, files: external.NewFiles
         with files.write(os.path.basename(f)) as file:
             file.write(text)
         files.commit()
+
+
+def _write_all(f: IO[bytes], data: bytes) -> None:
+    """Raw streams may take less than they get; those that say nothing have taken everything."""
+    while data:
+        count = f.write(data)
+        if count is None:
+            return
+        if not 0 < count <= len(data):
+            raise OSError(f"write() returned {count} for {len(data)} bytes")
+        data = data[count:]
 
 
 def _decode(data: bytes | str, format: str) -> ModelProto:
@@ -291,3 +307,35 @@ def _lossless_onnx(message: Message, format: str) -> Any:
             f"{format!r} would lose fields that the onnx package does not know; use 'protobuf'",
         )
     return converted
+
+
+def _check_tensors(message: Message, text: bytes) -> None:
+    """The text of onnx has dots, or nothing, in place of tensors that it cannot show."""
+    import onnx.parser
+
+    kind = type(message).__name__.removesuffix("Proto").lower()  # others have no such text
+    try:
+        shown = getattr(onnx.parser, f"parse_{kind}")(text.decode())
+        complete = _contents(type(message).from_onnx(shown)) == _contents(message)
+    except onnx.parser.ParseError:
+        complete = False
+    if not complete:
+        raise CodedError(
+            "files.lossy",
+            "format",
+            f"{_ONNX_TEXT!r} does not show every tensor of this model; use {_PROTOBUF!r}",
+        )
+
+
+def _contents(message: Message) -> list[object]:
+    """What the tensors in `message` hold, whatever their form."""
+    found: list[object] = []
+    for tensor, _ in find_payloads(message):
+        assert isinstance(tensor, TensorProto)  # onnx knows no others
+        if external.is_external(tensor):
+            found.append(external.reference(tensor))
+        else:
+            array = to_array(tensor)
+            content = array.tolist() if array.dtype == object else array.tobytes()
+            found.append((array.dtype, array.shape, content))
+    return found
