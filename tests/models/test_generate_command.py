@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from gguf_samples import SMALL, random_weights, write_model
 from llama_oracle import Oracle
@@ -180,6 +181,19 @@ def test_a_policy_stores_full_pages_in_fewer_bits(model: Path, tmp_path: Path) -
                 bound = np.abs(first).max(axis, keepdims=True) / 127 * (0.5 + 0.07)
                 assert (np.abs(found[:, :, :64] - first) <= bound).all()
                 assert (found[:, :, 64:] == rest).all()
+
+
+def test_weights_in_the_bits_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
+    types = {"ffn_up": "Q8_0", "ffn_down": "Q4_0"}
+    weights = random_weights(SMALL)
+    model = write_model(tmp_path / "coded.gguf", weights=weights, types=types)
+    ids = tokenizer_from_gguf(model).encode(TEXT).ids
+    arguments = (model, "-p", TEXT, "-n", "5", "--json", "--weights", "native")
+    assert answer_of(invoke(*arguments))["tokens"] == greedy(model, ids, 5)
+    (converted,) = (tmp_path / "cache").rglob("model.onnx")
+    graph = onnx.load(converted, load_external_data=False).graph
+    assert any(node.op_type == "MatMulNBits" for node in graph.node)
 
 
 def test_a_state_goes_on_in_the_formats_that_it_has(model: Path, tmp_path: Path) -> None:
@@ -382,6 +396,8 @@ def test_an_onnx_decoder_with_the_tokenizer_of_a_gguf(model: Path, tmp_path: Pat
     assert answer["tokens"] == expected
     assert answer_of(invoke(model, "-p", TEXT, *options))["reused_tokens"] > 0
     assert "--tokenizer" in refusal(invoke(converted, "-p", TEXT))
+    line = refusal(invoke(converted, "--tokenizer", model, "-p", TEXT, "--weights", "native"))
+    assert "--weights" in line
     line = refusal(invoke(converted, "--tokenizer", model, "-p", TEXT, "--policy", "int8"))
     assert "[cli.policy]" in line
 
@@ -398,6 +414,7 @@ def test_an_onnx_decoder_with_the_tokenizer_of_a_gguf(model: Path, tmp_path: Pat
         (("--prompt", "a", "--temperature", "nan"), "--temperature"),
         (("--prompt", "a", "--top-p", "0"), "--top-p"),
         (("--prompt", "a", "--stop", ""), "--stop"),
+        (("--prompt", "a", "--weights", "int8"), "--weights"),
         (("--prompt", ""), "no tokens"),
         (("--prompt", "\udcff"), "UTF-8"),
         (("--prompt-file", "/no/such/file"), "/no/such/file"),
@@ -479,11 +496,11 @@ def test_an_interrupt_of_a_chat(model: Path, tmp_path: Path) -> None:
 class Terminal:
     """The command on a terminal of its own."""
 
-    def __init__(self, *arguments: str | Path) -> None:
+    def __init__(self, *arguments: str | Path, program: str = MAIN) -> None:
         self.seen = b""
         self.pid, self.handle = pty.fork()
         if self.pid == 0:
-            line = [sys.executable, "-c", MAIN, "generate", *map(str, arguments)]
+            line = [sys.executable, "-c", program, "generate", *map(str, arguments)]
             os.execve(sys.executable, line, os.environ | {"TERM": "xterm"})
 
     def read_until(self, text: bytes, count: int = 1) -> None:
@@ -523,6 +540,49 @@ def test_a_chat_on_a_terminal_and_ctrl_c(
     assert terminal.finish() == 130
     assert b"Traceback" not in terminal.seen
     assert snapshot.verify(cache).ok
+
+
+# Before each run of the model, a byte from the file that RUNS names.
+STEPPED = f"""
+import os
+from onnx_light.runtime import InferenceSession
+run, runs = InferenceSession.run, open(os.environ["RUNS"], "rb", buffering=0)
+def stepped(*arguments):
+    assert runs.read(1)
+    return run(*arguments)
+InferenceSession.run = stepped
+{MAIN}
+"""
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_an_answer_streams_to_a_terminal(
+    model: Path, chat: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece of the answer to what is typed shows before the model is run again."""
+    runs = tmp_path / "runs"
+    os.mkfifo(runs)
+    monkeypatch.setenv("RUNS", str(runs))
+    form = ("--chat",) if chat else ("--prompt-file", "-")
+    terminal = Terminal(model, *form, "-n", "6", program=STEPPED)
+    with open(runs, "wb", buffering=0) as permit:
+        if chat:
+            terminal.read_until(b"> ")
+        terminal.type(TEXT.encode() + (b"\n" if chat else b"\x04\x04"))
+        terminal.read_until(TEXT.encode())  # the echo
+        terminal.seen = b""
+        template = f"user: {TEXT}\nassistant: " if chat else TEXT
+        tokenizer = tokenizer_from_gguf(model)
+        prompt = tokenizer.encode(template, add_special_tokens=not chat).ids
+        answer = greedy(model, prompt, 6)
+        permit.write(b"x")
+        for count in range(1, 7):
+            terminal.read_until(tokenizer.decode(answer[:count]).encode())
+            permit.write(b"x" if count < 6 else b"")
+        if chat:
+            terminal.read_until(b"> ")
+            terminal.type(b"\x04")
+        assert terminal.finish() == 0
 
 
 def test_progress_is_for_terminals(

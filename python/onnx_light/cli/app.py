@@ -319,6 +319,14 @@ def generate(
             "k8v4, int4) or as for quantize. [default: as the prompt cache, else float32]",
         ),
     ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM",
+            help="float32, or native: matrices of Q4_0 and Q8_0 stay in the file's bits, which "
+            "takes less memory.",
+        ),
+    ] = "float32",
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", min=0, help="The most tokens of an answer.")
     ] = 128,
@@ -355,6 +363,7 @@ def generate(
         cache=prompt_cache,
         read_only=prompt_cache_ro,
         policy=policy,
+        weights=weights,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_p=top_p,

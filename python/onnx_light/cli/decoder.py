@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from onnx_light.runtime import InferenceSession
 
 _PACKAGES = ("onnxruntime", "gguf", "tokenizers", "jinja2")
+WEIGHTS = ("float32", "native")
 
 
 def require_packages() -> None:
@@ -41,7 +42,11 @@ class Decoder:
     """
 
     def __init__(
-        self, model: Path, tokenizer: Path | None, policy: CachePolicy | None = None
+        self,
+        model: Path,
+        tokenizer: Path | None,
+        policy: CachePolicy | None = None,
+        weights: str = WEIGHTS[0],
     ) -> None:
         """Reads the headers.
 
@@ -49,6 +54,7 @@ class Decoder:
             model: a GGUF file, or an ONNX decoder if `tokenizer` is given.
             tokenizer: a GGUF file.
             policy: how the pages of its caches are stored; for a GGUF file only.
+            weights: one of WEIGHTS; for a GGUF file only.
 
         Raises:
             CodedError: a file that is not what it should be. OSError: it cannot be read.
@@ -63,7 +69,11 @@ class Decoder:
         if not self._is_gguf and policy is not None:
             message = f"{model} says itself how its caches are stored; a GGUF file does not"
             raise CodedError("cli.policy", "--policy", message)
+        if not self._is_gguf and weights != WEIGHTS[0]:
+            message = f"{model} has its weights as they are; a GGUF file is converted"
+            raise CodedError("cli.weights", "--weights", message)
         self._policy = policy
+        self._weights = weights
         self.gguf = tokenizer or model
         self.tokenizer = models.tokenizer_from_gguf(self.gguf)
         self.ends = models.end_tokens(self.gguf)
@@ -88,7 +98,9 @@ class Decoder:
             return InferenceSession(str(self._model))
         with output.progress() as advance:
             progress = functools.partial(advance, "converting the model")
-            model = from_gguf(self._model, policy=self._policy, progress=progress)
+            model = from_gguf(
+                self._model, policy=self._policy, weights=self._weights, progress=progress
+            )
         return InferenceSession(model)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_light.cli.cache_policy import check_formats, read_policy
-from onnx_light.cli.decoder import Decoder, open_prompt_cache, require_packages
+from onnx_light.cli.decoder import WEIGHTS, Decoder, open_prompt_cache, require_packages
 from onnx_light.cli.output import Output, format_size, format_time
 from onnx_light.errors import CodedError
 
@@ -36,6 +36,7 @@ class Settings:
     cache: Path | None = None
     read_only: bool = False
     policy: str | None = None
+    weights: str = "float32"
     max_new_tokens: int = 128
     temperature: float = 0.0
     top_p: float = 1.0
@@ -111,7 +112,7 @@ def run(settings: Settings, output: Output, *, streams: bool) -> Report:
     require_packages()
     begin = time.perf_counter()
     output.log(f"opening {settings.model}")
-    decoder = Decoder(settings.model, settings.tokenizer, policy)
+    decoder = Decoder(settings.model, settings.tokenizer, policy, settings.weights)
     conversation = _Conversation(settings, decoder)
     prompt = _read_prompt(settings)
     first = None if prompt is None else conversation.ask(prompt)
@@ -153,6 +154,8 @@ def _check(settings: Settings) -> None:
         raise _fail("--prompt", "a prompt is needed: --prompt, --prompt-file or --chat")
     if settings.system is not None and not settings.chat:
         raise _fail("--system", "only a chat has it: --chat")
+    if settings.weights not in WEIGHTS:
+        raise _fail("--weights", f"{settings.weights!r} is unknown; {' and '.join(WEIGHTS)} are")
     if not (math.isfinite(settings.temperature) and settings.temperature >= 0):
         raise _fail("--temperature", f"{settings.temperature}; 0 or more is needed")
     if not 0 < settings.top_p <= 1:

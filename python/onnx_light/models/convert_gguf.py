@@ -32,7 +32,7 @@ MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "model.onnx.data"
 
 # Part of the key of a converted model: raise it whenever the same input gives another output.
-_CONVERTER_VERSION = 1
+_CONVERTER_VERSION = 2
 # The operator sets that have Attention as it is used here, and the IR version that goes with each.
 _IR_VERSIONS = {23: 11, 24: 12}
 _ALIGNMENT = 64 * 1024
@@ -238,7 +238,8 @@ def from_gguf(
             the state's caches say, or else in float32.
         weights: "float32": all weights are decoded to it. "native": matrices that the file has in
             Q4_0 or Q8_0 stay in its 4 or 8 bits, for onnxruntime's com.microsoft::MatMulNBits, with
-            the very same values; the embedding and the other types are decoded.
+            the very same values (8 bits as the sum of two matrices of 4); the embedding and the
+            other types are decoded.
         opset: 23 or 24, the version of ONNX's operators.
         progress: called as progress(done, total) with bytes of digests and weights.
 

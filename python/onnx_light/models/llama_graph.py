@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from onnx_light.models.coded_weights import BLOCK, CodedMatrix
+from onnx_light.models.coded_weights import BLOCK, CodedMatrix, CodedPart
 from onnx_light.models.graph_builder import GraphBuilder
 from onnx_light.models.llama_config import LlamaConfig
 
@@ -97,7 +97,7 @@ class LlamaGraph:
         state: AttentionState,
         coded: Mapping[str, CodedMatrix],
     ) -> None:
-        """`coded`: the matrices that are there as `NAME.codes` and `NAME.scales`."""
+        """`coded`: the matrices whose weights are those of `coded_arrays`."""
         self.builder = builder
         self.config = config
         self.state = state
@@ -147,14 +147,24 @@ class LlamaGraph:
 
     def _coded_project(self, values: str, weight: str, output: str) -> str:
         form = self.coded[weight]
+        if len(form.parts) == 1:
+            return self._part_project(values, weight, form.parts[0], output)
+        summands = [
+            self._part_project(values, weight, part, output + part.suffix) for part in form.parts
+        ]
+        return self.builder.node("Add", summands, output)
+
+    def _part_project(self, values: str, weight: str, part: CodedPart, output: str) -> str:
+        form, name = self.coded[weight], weight + part.suffix
+        zeros = [] if part.zero else [name + ".zeros"]
         return self.builder.node(
             "MatMulNBits",
-            [values, weight + ".codes", weight + ".scales"],
+            [values, name + ".codes", name + ".scales", *zeros],
             output,
             domain=MICROSOFT,
             K=form.columns,
             N=form.rows,
-            bits=form.bits,
+            bits=4,
             block_size=BLOCK,
             accuracy_level=_FLOAT32,
         )

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from onnx_light.models.coded_weights import CodedMatrix, read_codes, read_scales
+from onnx_light.models.coded_weights import CodedMatrix, coded_arrays
 from onnx_light.models.gguf_file import GgufFile, GgufTensor
 from onnx_light.models.llama_config import LlamaConfig
 
@@ -83,7 +83,7 @@ def weight_sources(
 ) -> dict[str, Callable[[], npt.NDArray[np.generic]]]:
     """The graph's weights by name, each with the function that decodes it, in the graph's order.
 
-    A matrix of `coded` is NAME.codes and NAME.scales. Nothing is decoded yet, so that a caller can
+    A matrix of `coded` is what `coded_arrays` says. Nothing is decoded yet, so that a caller can
     hold one weight at a time.
     """
     sources: dict[str, Callable[[], npt.NDArray[np.generic]]] = {}
@@ -104,19 +104,15 @@ def weight_sources(
         if name not in coded:
             sources[name] = decoded
             return
-        form = coded[name]
-        for part, read in (("codes", read_codes), ("scales", read_scales)):
-            sources[f"{name}.{part}"] = functools.partial(coded_part, read, name, form, heads)
+        for part, read in coded_arrays(file, name, coded[name]).items():
+            sources[part] = functools.partial(coded_part, read, heads) if heads else read
 
     def coded_part(
-        read: Callable[[GgufFile, str, CodedMatrix], npt.NDArray[_T]],
-        name: str,
-        form: CodedMatrix,
-        heads: int,
-    ) -> npt.NDArray[_T]:
-        part = read(file, name, form)
-        rows = part.reshape(form.rows, -1)
-        return np.ascontiguousarray((halves(rows, heads) if heads else rows).reshape(part.shape))
+        read: Callable[[], npt.NDArray[np.generic]], heads: int
+    ) -> npt.NDArray[np.generic]:
+        part = read()
+        rows = halves(part.reshape(len(part), -1), heads)
+        return np.ascontiguousarray(rows.reshape(part.shape))
 
     sources["token_embd.weight"] = as_is("token_embd.weight")
     for layer in range(config.layers):
