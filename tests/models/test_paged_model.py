@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from gguf_samples import SMALL, random_weights, write_model
 from llama_oracle import Oracle
@@ -34,6 +35,8 @@ def logits(session: InferenceSession, ids: list[int]) -> Any:
 @pytest.mark.parametrize("opset", [23, 24])
 @pytest.mark.parametrize("shape", [{}, {"heads": 5, "kv_heads": 1, "width": 12}])
 def test_logits_and_state_equal_the_oracle(tmp_path: Path, opset: int, shape: Any) -> None:
+    if opset == 24 and onnxruntime.__version__.startswith("1.23."):
+        pytest.skip("onnxruntime 1.23 has the operators up to 23")
     config = SMALL | shape
     path = write_model(tmp_path / "model.gguf", config, random_weights(config))
     session = InferenceSession(from_gguf(path, page_size=8, opset=opset))

@@ -240,7 +240,7 @@ def from_gguf(
             Q4_0 or Q8_0 stay in its 4 or 8 bits, for onnxruntime's com.microsoft::MatMulNBits, with
             the very same values (8 bits as the sum of two matrices of 4); the embedding and the
             other types are decoded.
-        opset: 23 or 24, the version of ONNX's operators.
+        opset: 23 or 24, the version of ONNX's operators; onnxruntime 1.23 has 23.
         progress: called as progress(done, total) with bytes of digests and weights.
 
     Raises:
