@@ -100,8 +100,8 @@ def save_model(
     Args:
         proto: the message, or the bytes of a model.
         f: the path of a file, or an object with ``write()``.
-        format: as for load_model(). Formats of ``onnx`` refuse models with fields that ``onnx``
-            does not know, since they would lose them.
+        format: as for load_model(). Formats of ``onnx`` refuse models with fields or tensors that
+            they would lose.
         save_as_external_data: whether raw_data of at least size_threshold bytes goes to other
             files in or below the folder of `f`. Payloads that are external already keep their
             place.
@@ -112,7 +112,7 @@ def save_model(
         convert_attribute: whether payloads in attributes of nodes go there, too.
 
     Raises:
-        CodedError: ``files.format``; ``files.lossy`` for fields that the format would lose;
+        CodedError: ``files.format``; ``files.lossy`` for what the format would lose;
             ``files.path`` for external data of a model without a path; ``external.path`` for a
             location that is refused; ``external.overwrite`` for one that the model uses already.
         OSError: a file cannot be written.
