@@ -9,6 +9,7 @@
 #include "attention/problem.h"
 #include "base/convert.h"
 #include "base/thread_pool.h"
+#include "base/threads.h"
 #include "onnx_light/attention.h"
 
 namespace onnx_light {
@@ -60,6 +61,9 @@ class Attention {
     const TokenRange seen{problem.Visible(0).begin, problem.Visible(tokens - 1).end};
     first_cut_ = seen.begin / kCutTokens * kCutTokens;
     parts_ = cuts_ranges_ && !seen.empty() ? (seen.end - 1 - first_cut_) / kCutTokens + 1 : 1;
+    if (problem.options.parallel_for == nullptr) {
+      task_step_ = ResolveThreads(problem.options.num_threads);
+    }
     rows_ = block_tokens_ * problem.group;
     state_floats_ = StateFloats(problem, rows_);
     scratch_floats_ = BlockAttention::ScratchFloats(problem, rows_) + state_floats_;
@@ -75,7 +79,7 @@ class Attention {
     for (auto& count : left) count.store(parts_, std::memory_order_relaxed);
     ForEach(blocks_ * parts_, [&](uint64_t task) {
       const auto block = static_cast<int64_t>(task) / parts_;
-      PartOfBlock(block, static_cast<int64_t>(task) % parts_);
+      PartOfBlock(static_cast<int64_t>(task));
       // Whoever finishes the last part of a block joins all of them, in their order.
       if (left[block].fetch_sub(1, std::memory_order_acq_rel) == 1) JoinParts(block);
     });
@@ -116,14 +120,30 @@ class Attention {
     WriteRows(block, state);
   }
 
-  void PartOfBlock(int64_t index, int64_t part) {
-    const QueryBlock block = BlockAt(index);
+  // What a block sees of a part.
+  TokenRange RangeOf(const QueryBlock& block, int64_t part) const {
     const int64_t cut = first_cut_ + part * kCutTokens;
     TokenRange range = RangeOf(block);
     range.begin = std::max(range.begin, cut);
     if (range.end - cut > kCutTokens) range.end = cut + kCutTokens;
+    return range;
+  }
+
+  // The keys that a task begins with: whoever had the task before it can fetch them.
+  BytesAhead FirstKeysOf(int64_t task) const {
+    if (task >= blocks_ * parts_) return {};
+    const QueryBlock block = BlockAt(task / parts_);
+    const TokenRange range = RangeOf(block, task % parts_);
+    PieceReader keys(problem_.cache, Side::kKey, block.batch, block.head, kernels_, {});
+    return keys.Peek(range.begin, std::min(range.end, range.begin + kTileTokens));
+  }
+
+  void PartOfBlock(int64_t task) {
+    const int64_t index = task / parts_, part = task % parts_;
+    const QueryBlock block = BlockAt(index);
     float* scratch = scratch_buffer.Get(scratch_floats_);
-    BlockAttention(problem_, block, scratch + state_floats_).Run(range, StateOf(index, part));
+    BlockAttention(problem_, block, scratch + state_floats_)
+        .Run(RangeOf(block, part), StateOf(index, part), FirstKeysOf(task + task_step_));
   }
 
   void JoinParts(int64_t index) {
@@ -181,6 +201,7 @@ class Attention {
   int64_t block_tokens_, token_blocks_, blocks_;
   bool cuts_ranges_;
   int64_t first_cut_ = 0, parts_ = 1;  // where ranges are cut, and into how many parts
+  int64_t task_step_ = 1;              // from a task to the one that its thread does next, likely
   int64_t rows_ = 0;                   // most rows of a block
   int64_t state_floats_ = 0, scratch_floats_ = 0;
   float* states_ = nullptr;

@@ -139,7 +139,8 @@ void BlockAttention::LoadQueries() {
   kernels_.pair(queries_, rows_ * stride, paired_queries_);
 }
 
-void BlockAttention::Run(const TokenRange& range, const BlockState& state) {
+void BlockAttention::Run(const TokenRange& range, const BlockState& state,
+                         const BytesAhead& after) {
   std::fill(state.sums, state.sums + rows_ * problem_.value_stride, 0.0f);
   std::fill(state.largest, state.largest + rows_, kHidden);
   std::fill(state.total, state.total + rows_, 0.0f);
@@ -153,7 +154,9 @@ void BlockAttention::Run(const TokenRange& range, const BlockState& state) {
     ahead_ = values_.Peek(tile.tokens.begin, tile.tokens.end);
     few ? ScoreDirect(tile) : ScoreWide(tile);
     Soften(tile, state);
-    ahead_ = keys_.Peek(position, std::min(range.end, position + kTileTokens));
+    ahead_ = position < range.end
+                 ? keys_.Peek(position, std::min(range.end, position + kTileTokens))
+                 : after;
     few && !tile.partial ? MixDirect(tile, state) : MixWide(tile, state);
   }
 }

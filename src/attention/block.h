@@ -42,8 +42,9 @@ class BlockAttention {
   // `scratch` is aligned to a cache line. REQUIRES: what is given outlives this.
   BlockAttention(const AttentionProblem& problem, const QueryBlock& block, float* scratch);
 
-  // Sets the state to what the visible ones of the positions in `range` give.
-  void Run(const TokenRange& range, const BlockState& state);
+  // Sets the state to what the visible ones of the positions in `range` give. Fetches `after` from
+  // memory meanwhile, the bytes that will be read next.
+  void Run(const TokenRange& range, const BlockState& state, const BytesAhead& after = {});
 
  private:
   BlockAttention(const AttentionProblem& problem, const QueryBlock& block,

@@ -112,7 +112,8 @@ inline void AddProducts(Ints column, const int8_t* query, Ints* sums) {
 // added to what scores have already unless this is the beginning.
 template <typename Codes, int kQueries>
 inline void TurnAndMultiply(const std::byte* rows, int64_t row_size, int64_t count,
-                            const ByteQueries& queries, int first, bool begin, float* scores) {
+                            const ByteQueries& queries, int first, bool begin, Fetcher& fetcher,
+                            float* scores) {
   Ints sums[kQueries][kPlanes];
 #pragma GCC unroll 4
   for (int q = 0; q < kQueries; ++q) {
@@ -123,6 +124,7 @@ inline void TurnAndMultiply(const std::byte* rows, int64_t row_size, int64_t cou
   for (int64_t channel = 0; channel < count; channel += kLanes * Codes::kParts, rows += 16) {
     asm("" : "+r"(step));  // so that one register follows it, and not one for each query and plane
     const auto* bytes = &queries.bytes[step][first];
+    fetcher.FetchPortion();
     step += Codes::kParts;
     Ints columns[4];
     Turn(rows, row_size, columns);
@@ -157,18 +159,22 @@ inline void TurnAndMultiply(const std::byte* rows, int64_t row_size, int64_t cou
 
 template <typename Codes>
 inline void TurnAndMultiply(const std::byte* rows, int64_t row_size, int64_t count,
-                            const ByteQueries& queries, int total, bool begin, float* scores) {
+                            const ByteQueries& queries, int total, bool begin, Fetcher& fetcher,
+                            float* scores) {
   int first = 0;
   for (; first + 4 <= total; first += 4) {
-    TurnAndMultiply<Codes, 4>(rows, row_size, count, queries, first, begin, scores);
+    TurnAndMultiply<Codes, 4>(rows, row_size, count, queries, first, begin, fetcher, scores);
   }
   switch (total - first) {
     case 1:
-      return TurnAndMultiply<Codes, 1>(rows, row_size, count, queries, first, begin, scores);
+      return TurnAndMultiply<Codes, 1>(rows, row_size, count, queries, first, begin, fetcher,
+                                       scores);
     case 2:
-      return TurnAndMultiply<Codes, 2>(rows, row_size, count, queries, first, begin, scores);
+      return TurnAndMultiply<Codes, 2>(rows, row_size, count, queries, first, begin, fetcher,
+                                       scores);
     case 3:
-      return TurnAndMultiply<Codes, 3>(rows, row_size, count, queries, first, begin, scores);
+      return TurnAndMultiply<Codes, 3>(rows, row_size, count, queries, first, begin, fetcher,
+                                       scores);
     default:
       return;
   }
@@ -219,7 +225,8 @@ inline bool SplitQueries(const RowTile& keys, const QueryRows& queries, int64_t 
 template <typename F, typename Codes>
 void ByteScores(const RowTile& keys, int64_t tokens, const QueryRows& queries, float* scores) {
   const int64_t turned = tokens - tokens % kTurned, width = keys.width;
-  Fetcher fetcher(keys.ahead, turned / kTurned * ((width + kByteChannels - 1) / kByteChannels));
+  const int64_t steps = width / (kLanes * Codes::kParts), passes = (queries.count + 3) / 4;
+  Fetcher fetcher(keys.ahead, turned / kTurned * steps * passes);
   for (int64_t channel = 0; channel < width && turned > 0; channel += kByteChannels) {
     const int64_t count = width - channel < kByteChannels ? width - channel : kByteChannels;
     ByteQueries split;
@@ -228,9 +235,8 @@ void ByteScores(const RowTile& keys, int64_t tokens, const QueryRows& queries, f
     }
     const std::byte* rows = keys.data + channel * Codes::kBits / 8;
     for (int64_t row = 0; row < turned; row += kTurned) {
-      fetcher.FetchPortion();
       TurnAndMultiply<Codes>(rows + row * keys.row_size, keys.row_size, count, split, queries.count,
-                             channel == 0, scores + row);
+                             channel == 0, fetcher, scores + row);
     }
   }
   if (turned == tokens) return;

@@ -39,12 +39,23 @@ struct BF16 : Plain {
   }
 };
 
+#if defined(__AVX512VBMI__)
+struct F8E4M3FN : Plain {
+  static constexpr RowFormat kFormat = RowFormat::kF8E4M3FN;
+  static constexpr bool kPairs = true;
+  static constexpr int kVectors = 2;
+  static void Load(const RowTile&, const std::byte* row, int64_t step, State, Vec* out) {
+    E4M3Pairs(row + step * kLanes * 2, out);
+  }
+};
+#else
 struct F8E4M3FN : Plain {
   static constexpr RowFormat kFormat = RowFormat::kF8E4M3FN;
   static void Load(const RowTile&, const std::byte* row, int64_t step, State, Vec* out) {
     out[0] = E4M3ToFloat(row + step * kLanes);
   }
 };
+#endif
 
 struct F8E5M2 : Plain {
   static constexpr RowFormat kFormat = RowFormat::kF8E5M2;

@@ -38,7 +38,7 @@ class Fetcher {
 // each group.
 template <typename F, int kQueries, int kRows>
 inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, int64_t row_size,
-                      int64_t steps, const QueryRows& queries, float* scores) {
+                      int64_t steps, const QueryRows& queries, Fetcher& fetcher, float* scores) {
   Vec sums[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) sums[i] = Zero();
@@ -49,6 +49,7 @@ inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, 
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) states[i] = F::Begin(keys, row + i, group);
     for (const int64_t end = step + steps; step < end; ++step) {
+      fetcher.FetchPortion();
       Vec parts[kRows][F::kVectors];
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
@@ -80,11 +81,10 @@ template <typename F, int kQueries>
 void Score(const RowTile& keys, int64_t tokens, const QueryRows& queries, float* scores) {
   constexpr int kRows = kLanes / PowerOfTwoFrom(kQueries);
   const int64_t steps = keys.width / (kLanes * F::kVectors) / keys.groups;
-  Fetcher fetcher(keys.ahead, tokens / kRows);
+  Fetcher fetcher(keys.ahead, tokens / kRows * steps * keys.groups);
   const auto block = [&](int64_t row) {
-    fetcher.FetchPortion();
     ScoreRows<F, kQueries, kRows>(keys, keys.data + row * keys.row_size, row, keys.row_size, steps,
-                                  queries, scores + row);
+                                  queries, fetcher, scores + row);
   };
   int64_t row = 0;
   for (; row + kRows <= tokens; row += kRows) block(row);
@@ -92,7 +92,7 @@ void Score(const RowTile& keys, int64_t tokens, const QueryRows& queries, float*
   if (tokens >= kRows) return block(tokens - kRows);  // some rows again, to the same result
   for (; row < tokens; ++row) {
     ScoreRows<F, kQueries, 1>(keys, keys.data + row * keys.row_size, row, 0, steps, queries,
-                              scores + row);
+                              fetcher, scores + row);
   }
 }
 

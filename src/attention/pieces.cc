@@ -62,6 +62,11 @@ RowFormat ByGroup(PageType type) {
   }
 }
 
+// Asks for the bytes [begin, end) of an array.
+void Fetch(const std::byte* array, int64_t begin, int64_t end) {
+  for (; begin < end; begin += 64) __builtin_prefetch(array + begin, 0, 2);
+}
+
 // One number for each cell to one for each channel.
 const float* Spread(float* numbers, int64_t cells, int64_t cell_width, int64_t width) {
   if (cells == width) return numbers;
@@ -90,6 +95,25 @@ void PieceReader::MoveTo(int64_t position) {
     index_ = cache_.FindPage(position);
   }
   placed_ = &pages_[index_];
+  const auto* encoded = std::get_if<EncodedPayload>(&placed_->page->payload(side_));
+  if (encoded == nullptr || encoded->affine() == nullptr) return;
+  cell_ = CellDims(*encoded->affine(), encoded->dims);
+  counts_ = CellCounts(*encoded->affine(), encoded->dims);
+}
+
+int64_t PieceReader::CellOf(int64_t row) const {
+  return ((batch_ / cell_[0] * counts_[1] + head_ / cell_[1]) * counts_[2] + row / cell_[2]) *
+         counts_[3];
+}
+
+void PieceReader::FetchParameters(const EncodedPayload& payload, int64_t row, int64_t count) const {
+  const AffineLayout* layout = payload.affine();
+  if (layout == nullptr) return;
+  const int64_t begin = CellOf(row), end = CellOf(row + count - 1) + counts_[3];
+  const int64_t item = ElementSize(layout->scale_type), bits = CodeBits(layout->code_type);
+  Fetch(payload.scales.data, begin * item, end * item);
+  if (payload.zero_points.size == 0) return;
+  Fetch(payload.zero_points.data, begin * bits / 8, (end * bits + 7) / 8);
 }
 
 Piece PieceReader::Next(int64_t position, int64_t end, int64_t offset) {
@@ -112,14 +136,15 @@ BytesAhead PieceReader::Peek(int64_t position, int64_t end) {
   MoveTo(position);
   const Page& page = *placed_->page;
   const PagePayload& payload = page.payload(side_);
-  const auto* dense = std::get_if<DensePayload>(&payload);
+  const int64_t first = position - placed_->start, count = std::min(end, placed_->end()) - position;
+  const auto* encoded = std::get_if<EncodedPayload>(&payload);
+  if (encoded != nullptr) FetchParameters(*encoded, first, count);
   const SharedBytes& bytes =
-      dense != nullptr ? dense->bytes : std::get<EncodedPayload>(payload).codes;
+      encoded != nullptr ? encoded->codes : std::get<DensePayload>(payload).bytes;
   const int64_t rows = page.shape().batch * page.shape().heads * page.capacity();
   const int64_t row_size = static_cast<int64_t>(bytes.size) / rows;
-  const int64_t row =
-      (batch_ * page.shape().heads + head_) * page.capacity() + position - placed_->start;
-  return {bytes.data + row * row_size, (std::min(end, placed_->end()) - position) * row_size};
+  const int64_t row = (batch_ * page.shape().heads + head_) * page.capacity() + first;
+  return {bytes.data + row * row_size, count * row_size};
 }
 
 bool PieceReader::Reads(RowFormat format, int64_t width) const {
@@ -177,8 +202,7 @@ Piece PieceReader::Codes(const EncodedPayload& payload, int64_t row, int64_t cou
   if (const auto* records = std::get_if<RecordLayout>(&payload.layout)) {
     return Records(payload, records->type, row, count);
   }
-  const bool by_row = CellDims(*payload.affine(), payload.dims)[2] == 1;
-  return by_row ? CodesByRow(payload, row, count) : CodesByChannel(payload, row, count);
+  return cell_[2] == 1 ? CodesByRow(payload, row, count) : CodesByChannel(payload, row, count);
 }
 
 // The codes without their meaning.
@@ -195,10 +219,9 @@ Piece PieceReader::CodeRows(const EncodedPayload& payload, int64_t row, int64_t 
 
 Piece PieceReader::CodesByChannel(const EncodedPayload& payload, int64_t row, int64_t count) const {
   const AffineLayout& layout = *payload.affine();
-  const auto cell = CellDims(layout, payload.dims), counts = CellCounts(layout, payload.dims);
   const bool has_zero_points = payload.zero_points.size != 0;
   // Only as far as the scales reach.
-  count = std::min(count, (row / cell[2] + 1) * cell[2] - row);
+  count = std::min(count, (row / cell_[2] + 1) * cell_[2] - row);
   Piece piece = CodeRows(payload, row, count);
   RowTile& tile = piece.tile;
   tile.format = ByChannel(layout.code_type, has_zero_points);
@@ -206,14 +229,13 @@ Piece PieceReader::CodesByChannel(const EncodedPayload& payload, int64_t row, in
     tile.format = RowFormat::kUnknown;
     return piece;
   }
-  const int64_t first =
-      ((batch_ / cell[0] * counts[1] + head_ / cell[1]) * counts[2] + row / cell[2]) * counts[3];
-  Floats(layout.scale_type, payload.scales.data, first, counts[3], scratch_.channel_scale);
-  tile.channel_scale = Spread(scratch_.channel_scale, counts[3], cell[3], width_);
+  const int64_t first = CellOf(row);
+  Floats(layout.scale_type, payload.scales.data, first, counts_[3], scratch_.channel_scale);
+  tile.channel_scale = Spread(scratch_.channel_scale, counts_[3], cell_[3], width_);
   if (has_zero_points) {
     float* zero = scratch_.channel_zero;
-    CodeFloats(layout.code_type, payload.zero_points.data, first, counts[3], zero);
-    Spread(zero, counts[3], cell[3], width_);
+    CodeFloats(layout.code_type, payload.zero_points.data, first, counts_[3], zero);
+    Spread(zero, counts_[3], cell_[3], width_);
     if (kernels_.pairs[Index(tile.format)]) kernels_.pair(zero, width_, zero);
     tile.zero = zero;
   }
@@ -222,13 +244,11 @@ Piece PieceReader::CodesByChannel(const EncodedPayload& payload, int64_t row, in
 
 Piece PieceReader::CodesByRow(const EncodedPayload& payload, int64_t row, int64_t count) const {
   const AffineLayout& layout = *payload.affine();
-  const auto cell = CellDims(layout, payload.dims), counts = CellCounts(layout, payload.dims);
   const bool has_zero_points = payload.zero_points.size != 0;
-  const int64_t first =
-      ((batch_ / cell[0] * counts[1] + head_ / cell[1]) * counts[2] + row) * counts[3];
+  const int64_t first = CellOf(row);
   Piece piece = CodeRows(payload, row, count);
   RowTile& tile = piece.tile;
-  if (counts[3] == 1 && !has_zero_points) {
+  if (counts_[3] == 1 && !has_zero_points) {
     tile.format = ByChannel(layout.code_type, false);
     if (!Reads(tile.format, width_)) {
       tile.format = RowFormat::kUnknown;
@@ -239,14 +259,14 @@ Piece PieceReader::CodesByRow(const EncodedPayload& payload, int64_t row, int64_
     return piece;
   }
   tile.format = ByGroup(layout.code_type);
-  const int64_t group_width = counts[3] == 1 ? width_ : cell[3];
+  const int64_t group_width = counts_[3] == 1 ? width_ : cell_[3];
   if (width_ % group_width != 0 || !Reads(tile.format, group_width) ||
       !Reads(tile.format, width_)) {
     tile.format = RowFormat::kUnknown;
     return piece;
   }
-  tile.groups = counts[3];
-  const int64_t cells = count * counts[3];
+  tile.groups = counts_[3];
+  const int64_t cells = count * counts_[3];
   Floats(layout.scale_type, payload.scales.data, first, cells, scratch_.group_scale);
   tile.group_scale = scratch_.group_scale;
   if (has_zero_points) {

@@ -1,6 +1,7 @@
 // Where the keys or values of consecutive tokens lie, as kernels read them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "attention/kernels.h"
@@ -37,11 +38,14 @@ class PieceReader {
   Piece Next(int64_t position, int64_t end, int64_t offset);
 
   // The bytes of the rows from `position` on, as far as one page reaches, at most to `end`; nothing
-  // where the range is empty. Reads nothing.
+  // where the range is empty. Reads nothing of them, and fetches their scales from memory.
   BytesAhead Peek(int64_t position, int64_t end);
 
  private:
   void MoveTo(int64_t position);
+  // The cell of a row's first channel, in C order. REQUIRES: the page has affine codes.
+  int64_t CellOf(int64_t row) const;
+  void FetchParameters(const EncodedPayload& payload, int64_t row, int64_t count) const;
   Piece Dense(const DensePayload& payload, int64_t row, int64_t count) const;
   Piece Records(const EncodedPayload& payload, PageType type, int64_t row, int64_t count) const;
   Piece Codes(const EncodedPayload& payload, int64_t row, int64_t count) const;
@@ -65,6 +69,7 @@ class PieceReader {
   const PageRange pages_;
   int64_t index_ = -1;
   const PlacedPage* placed_ = nullptr;
+  std::array<int64_t, 4> cell_{}, counts_{};  // of the page's affine codes
 };
 
 }  // namespace onnx_light

@@ -85,6 +85,45 @@ inline void BrainPairs(const std::byte* source, Vec* out) {
   out[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
   out[1] = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536)));
 }
+#if defined(__AVX512VBMI__)
+// The upper halves of the floats that the magnitudes of E4M3 are, byte by byte: NaN is the last.
+constexpr struct E4M3Tables {
+  alignas(64) uint8_t low[128], high[128];
+  constexpr E4M3Tables() : low(), high() {
+    for (int code = 1; code < 128; ++code) {
+      int exponent = code >> 3, fraction = code & 7;
+      if (exponent == 0) {  // fraction * 2^-9
+        for (exponent = 1; fraction < 8; --exponent) fraction *= 2;
+      }
+      const int bits = code == 127 ? 0x7fc0 : (exponent + 120) << 7 | (fraction & 7) << 4;
+      low[code] = static_cast<uint8_t>(bits);
+      high[code] = static_cast<uint8_t>(bits >> 8);
+    }
+  }
+} kE4M3;
+
+inline void E4M3Pairs(const std::byte* source, Vec* out) {
+  constexpr struct Twice {
+    alignas(64) uint8_t bytes[64];
+    constexpr Twice() : bytes() {
+      for (int i = 0; i < 64; ++i) bytes[i] = static_cast<uint8_t>(i / 2);
+    }
+  } kTwice;
+  const auto load = [](const uint8_t* bytes) { return _mm512_load_si512(bytes); };
+  const __m512i codes = _mm512_permutexvar_epi8(
+      load(kTwice.bytes),
+      _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source))));
+  __m512i words = _mm512_mask2_permutex2var_epi8(load(kE4M3.low), codes, 0x5555555555555555,
+                                                 load(kE4M3.low + 64));
+  words = _mm512_mask2_permutex2var_epi8(load(kE4M3.high), words, 0xaaaaaaaaaaaaaaaa,
+                                         load(kE4M3.high + 64));
+  const __m512i sign = _mm512_set1_epi16(static_cast<short>(0x8000));
+  words = _mm512_ternarylogic_epi32(words, codes, sign, 0xf8);  // words | (codes & sign)
+  out[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+  out[1] = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536)));
+}
+#endif
+
 inline Vec E4M3ToFloat(const std::byte* source) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
   const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_or_si128(bytes, _mm_set1_epi8(-128)),  // any sign
