@@ -20,7 +20,10 @@ EXAMPLES = [
     pytest.param(code, id=f"{page.name}-{number}")
     for page in (
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("messages", "validation", "quantization")),
+        *(
+            ROOT / "docs" / f"{name}.md"
+            for name in ("messages", "validation", "quantization", "runtime", "sessions")
+        ),
     )
     for number, code in enumerate(BLOCK.findall(page.read_text()))
 ]

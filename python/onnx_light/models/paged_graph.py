@@ -11,7 +11,7 @@ from onnx_light.models._messages import ModelProto, TensorProto, ValueInfoProto
 from onnx_light.models.coded_weights import CodedMatrix
 from onnx_light.models.graph_builder import GraphBuilder
 from onnx_light.models.llama_config import LlamaConfig
-from onnx_light.models.llama_graph import LlamaGraph
+from onnx_light.models.llama_graph import AttentionState, LlamaGraph
 from onnx_light.runtime.cache_type import cache_type
 from onnx_light.runtime.flow import DOMAIN
 
@@ -86,6 +86,17 @@ def with_paged_attention(
     policy: str,
 ) -> None:
     """Gives a model of the same weights the graph that attends on paged caches."""
+    model.opset_import.add(domain=DOMAIN, version=_OPSET)
+    replace_graph(model, config, PagedAttentionState(config, page_size, policy), coded)
+
+
+def replace_graph(
+    model: ModelProto,
+    config: LlamaConfig,
+    state: AttentionState,
+    coded: Mapping[str, CodedMatrix],
+) -> None:
+    """Gives a model of the same weights another graph, which keeps its state as `state` says."""
     graph = model.graph
     for field in ("node", "input", "output"):
         graph.ClearField(field)
@@ -93,6 +104,4 @@ def with_paged_attention(
     for index in reversed(range(len(graph.initializer))):
         if graph.initializer[index].data_type == TensorProto.INT64:
             del graph.initializer[index]
-    model.opset_import.add(domain=DOMAIN, version=_OPSET)
-    state = PagedAttentionState(config, page_size, policy)
     LlamaGraph(GraphBuilder(graph), config, state, coded).build()
