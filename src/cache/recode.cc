@@ -74,8 +74,7 @@ PagePayload RecodeSide(const PlacedPage& placed, Side side, const std::optional<
     return DensePayload{*dtype, DenseBytesOf(stored.view(), size,
                                              {stored.buffer(), rows.buffer(), visible.buffer()})};
   }
-  CheckEncodable(rows.view(), *format, Name(side));
-  return Encode(rows.view(), *format);
+  return Encode(rows.view(), *format, Name(side));
 }
 
 PagePayload RecodeSideWith(const PlacedPage& placed, Side side,

@@ -79,17 +79,137 @@ class CodeBounds {
   std::vector<float> divisor_, least_, most_;
 };
 
-EncodedPayload EncodeAsRecords(const ArrayView& rows, PageType type) {
+// The codes of one batch entry and head after the other.
+class CodeWriter {
+ public:
+  CodeWriter(const AffineLayout& layout, const std::array<int64_t, 4>& dims)
+      : width_(dims[3]),
+        padded_(PaddedWidth(width_)),
+        bits_(CodeBits(layout.code_type)),
+        is_direct_(bits_ == 8 && padded_ == width_),
+        bounds_(layout, dims[2], width_),
+        packed_(BufferRef::Allocate(PackedSize(dims[0] * dims[1] * dims[2] * width_, bits_))),
+        codes_(is_direct_ ? 0 : dims[2] * padded_) {
+    if (bits_ != 8) std::fill_n(packed_.mutable_data(), packed_.size(), std::byte{0});
+  }
+
+  // Of as many rows as the run has.
+  void Write(const FloatBlock& rows, const ParameterRun& run) {
+    uint8_t* target = codes_.data();
+    if (is_direct_) target = reinterpret_cast<uint8_t*>(packed_.mutable_data()) + first_;
+    kernels_.encode_rows(rows, bounds_.Of(run), target);
+    for (int64_t i = 0; i < run.tokens && !is_direct_; ++i) {
+      PackCodes(target + i * padded_, width_, bits_, first_ + i * width_, packed_.mutable_data());
+    }
+    first_ += run.tokens * width_;
+  }
+
+  SharedBytes Finish() { return SharedBytes(std::move(packed_)); }
+
+ private:
+  const int64_t width_, padded_;
+  const int bits_;
+  const bool is_direct_;  // codes need no packing
+  const QuantKernels& kernels_ = SelectedQuantKernels();
+  CodeBounds bounds_;
+  BufferRef packed_;
+  std::vector<uint8_t> codes_;
+  int64_t first_ = 0;
+};
+
+// Writes the block for which parameters were chosen last.
+void WriteChosen(const ParameterChooser& chooser, const FloatBlock& rows, int64_t width,
+                 CodeWriter& writer) {
+  const AffineLayout& layout = chooser.layout();
+  const float *scale = chooser.scale(), *zero_point = chooser.zero_point();
+  if (layout.axis == 2) {
+    const int64_t step = std::min(layout.block_size, rows.tokens);
+    for (int64_t token = 0; token < rows.tokens; token += step) {
+      const int64_t count = std::min(step, rows.tokens - token);
+      writer.Write(PartOf(rows, token, count), {count, false, scale, zero_point});
+      scale += width;
+      zero_point += width;
+    }
+  } else if (layout.block_size >= width) {
+    writer.Write(rows, {rows.tokens, true, scale, zero_point});
+  } else {
+    std::vector<float> scales(rows.width), zero_points(rows.width);
+    for (int64_t token = 0; token < rows.tokens; ++token) {
+      for (int64_t i = 0; i < width; i += layout.block_size) {
+        const int64_t count = std::min(layout.block_size, width - i);
+        std::fill_n(scales.begin() + i, count, *scale++);
+        std::fill_n(zero_points.begin() + i, count, *zero_point++);
+      }
+      writer.Write(PartOf(rows, token, 1), {1, false, scales.data(), zero_points.data()});
+    }
+  }
+}
+
+// Where blocks are encoded one by one, they have this many tokens: memory streams at full speed as
+// long as it is read from start to end, and the codes are computed while it does.
+constexpr int64_t kBlockTokens = 16;
+
+template <typename F>
+void ForBlocks(const ArrayView& rows, int64_t tokens, F f) {
+  ForHeads(rows, [&](int64_t batch, int64_t head) {
+    for (int64_t first = 0; first < rows.tokens(); first += tokens) {
+      f(batch, head, first, std::min(tokens, rows.tokens() - first));
+    }
+  });
+}
+
+EncodedPayload EncodeAsRecords(const ArrayView& rows, const PageFormat& format,
+                               const std::string& path) {
+  CheckWidth(rows.width(), format, path);
+  const PageType type = format.type();
+  const float most = MostInRecord(type);
   const int64_t row_size = rows.width() / kRecordValues * RecordSize(type);
   BufferRef records = BufferRef::Allocate(ElementCount(rows) / kRecordValues * RecordSize(type));
   std::byte* target = records.mutable_data();
   FloatRows source(rows);
-  ForHeads(rows, [&](int64_t batch, int64_t head) {
-    for (int64_t token = 0; token < rows.tokens(); ++token, target += row_size) {
-      EncodeRecords(type, source.Row(batch, head, token), rows.width(), target);
+  ForBlocks(rows, kBlockTokens, [&](int64_t batch, int64_t head, int64_t first, int64_t count) {
+    const FloatBlock block = source.Rows(batch, head, first, count);
+    if (!SelectedQuantKernels().are_within(block, most)) CheckEncodable(rows, format, path);
+    for (int64_t token = 0; token < count; ++token, target += row_size) {
+      EncodeRecords(type, block.values + token * block.stride, rows.width(), target);
     }
   });
   return {rows.shape, RecordLayout{type}, SharedBytes(std::move(records)), {}, {}};
+}
+
+EncodedPayload Finish(const ArrayView& rows, const ParameterChooser& chooser, CodeWriter& writer) {
+  AffineParameters parameters = chooser.Stored();
+  return {rows.shape, parameters.layout, writer.Finish(), std::move(parameters.scales),
+          std::move(parameters.zero_points)};
+}
+
+using Outcome = ParameterChooser::Outcome;
+
+Outcome WriteWithOneScale(const ArrayView& rows, ParameterChooser& chooser, CodeWriter& writer) {
+  FloatRows source(rows);
+  const Outcome outcome = chooser.ChooseForAll(source);
+  if (outcome != Outcome::kChosen) return outcome;
+  const std::vector<float> scale(rows.tokens(), *chooser.scale()),
+      zero_point(rows.tokens(), *chooser.zero_point());
+  ForHeads(rows, [&](int64_t batch, int64_t head) {
+    writer.Write(source.Rows(batch, head, 0, rows.tokens()),
+                 {rows.tokens(), true, scale.data(), zero_point.data()});
+  });
+  return outcome;
+}
+
+// Each block goes through all steps while it lies in a cache of the processor.
+Outcome WriteBlocks(const ArrayView& rows, ParameterChooser& chooser, CodeWriter& writer) {
+  FloatRows source(rows);
+  const int64_t tokens = chooser.layout().axis == 2 ? rows.tokens() : kBlockTokens;
+  Outcome outcome = Outcome::kChosen;
+  ForBlocks(rows, tokens, [&](int64_t batch, int64_t head, int64_t first, int64_t count) {
+    if (outcome != Outcome::kChosen) return;
+    const FloatBlock block = source.Rows(batch, head, first, count);
+    outcome = chooser.Choose(block);
+    if (outcome == Outcome::kChosen) WriteChosen(chooser, block, rows.width(), writer);
+  });
+  return outcome;
 }
 
 }  // namespace
@@ -101,50 +221,41 @@ void CheckEncodable(const ArrayView& rows, const PageFormat& format, const std::
   const QuantKernels& kernels = SelectedQuantKernels();
   FloatRows source(rows);
   ForHeads(rows, [&](int64_t batch, int64_t head) {
-    if (kernels.are_within(source.Rows(batch, head, 0, rows.tokens()), most)) return;
-    for (int64_t token = 0; token < rows.tokens(); ++token) {
-      const FloatBlock row = source.Rows(batch, head, token, 1);
-      if (kernels.are_within(row, most)) continue;
-      ThrowNotEncodable(row.values, {batch, head, token}, format, most, path);
-    }
+    const FloatBlock block = source.Rows(batch, head, 0, rows.tokens());
+    if (kernels.are_within(block, most)) return;
+    int64_t token = 0;
+    while (kernels.are_within(PartOf(block, token, 1), most)) ++token;
+    ThrowNotEncodable(block.values + token * block.stride, {batch, head, token}, format, most,
+                      path);
   });
 }
 
-EncodedPayload Encode(const ArrayView& rows, const PageFormat& format) {
-  if (!format.is_affine()) return EncodeAsRecords(rows, format.type());
-  AffineParameters parameters = ChooseParameters(rows, format);
-  return EncodeWith(rows, parameters.layout, std::move(parameters.scales),
-                    std::move(parameters.zero_points));
+EncodedPayload Encode(const ArrayView& rows, const PageFormat& format, const std::string& path) {
+  if (!format.is_affine()) return EncodeAsRecords(rows, format, path);
+  for (DType scale_type = format.scale_type();; scale_type = DType::kFloat32) {
+    ParameterChooser chooser(format, rows.shape, scale_type);
+    CodeWriter writer(chooser.layout(), rows.shape);
+    const bool is_scalar = chooser.layout().shape == AffineLayout::Shape::kScalar;
+    const Outcome outcome =
+        is_scalar ? WriteWithOneScale(rows, chooser, writer) : WriteBlocks(rows, chooser, writer);
+    if (outcome == Outcome::kChosen) return Finish(rows, chooser, writer);
+    if (outcome == Outcome::kNotFinite) CheckEncodable(rows, format, path);
+  }
 }
 
 EncodedPayload EncodeWith(const ArrayView& rows, const AffineLayout& layout, SharedBytes scales,
                           SharedBytes zero_points) {
-  const int64_t width = rows.width(), padded = PaddedWidth(width), tokens = rows.tokens();
-  const int bits = CodeBits(layout.code_type);
-  BufferRef packed = BufferRef::Allocate(PackedSize(ElementCount(rows), bits));
-  const bool direct = bits == 8 && padded == width;
-  if (bits != 8) std::fill_n(packed.mutable_data(), packed.size(), std::byte{0});
   FloatRows source(rows);
   ParameterRows parameters(layout, rows.shape, scales.data, zero_points.data);
-  CodeBounds bounds(layout, tokens, width);
-  std::vector<uint8_t> codes(direct ? 0 : tokens * padded);
-  const QuantKernels& kernels = SelectedQuantKernels();
-  int64_t first = 0;
+  CodeWriter writer(layout, rows.shape);
   ForHeads(rows, [&](int64_t batch, int64_t head) {
-    for (int64_t token = 0; token < tokens;) {
-      const ParameterRun run = parameters.Run(batch, head, token, tokens - token);
-      uint8_t* target =
-          direct ? reinterpret_cast<uint8_t*>(packed.mutable_data()) + first : codes.data();
-      kernels.encode_rows(source.Rows(batch, head, token, run.tokens), bounds.Of(run), target);
-      for (int64_t i = 0; i < run.tokens && !direct; ++i) {
-        PackCodes(codes.data() + i * padded, width, bits, first + i * width, packed.mutable_data());
-      }
+    for (int64_t token = 0; token < rows.tokens();) {
+      const ParameterRun run = parameters.Run(batch, head, token, rows.tokens() - token);
+      writer.Write(source.Rows(batch, head, token, run.tokens), run);
       token += run.tokens;
-      first += run.tokens * width;
     }
   });
-  return {rows.shape, layout, SharedBytes(std::move(packed)), std::move(scales),
-          std::move(zero_points)};
+  return {rows.shape, layout, writer.Finish(), std::move(scales), std::move(zero_points)};
 }
 
 }  // namespace onnx_light

@@ -15,9 +15,9 @@ namespace onnx_light {
 // multiple of kRecordValues, and `quant.overflow` where a record's scale would be infinite.
 void CheckEncodable(const ArrayView& rows, const PageFormat& format, const std::string& path);
 
-// The payload of these rows, whose number is its capacity. REQUIRES: the format is not dense, every
-// dim is positive, and CheckEncodable() accepts the rows.
-EncodedPayload Encode(const ArrayView& rows, const PageFormat& format);
+// The payload of these rows, whose number is its capacity. Errors as CheckEncodable(). REQUIRES:
+// the format is not dense, every dim is positive.
+EncodedPayload Encode(const ArrayView& rows, const PageFormat& format, const std::string& path);
 
 // Codes for given scales and zero points (none: all are 0), which the payload shares. REQUIRES: the
 // rows are finite, and the parameters have the sizes that follow from layout and shape.

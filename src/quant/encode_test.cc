@@ -26,7 +26,8 @@ std::vector<float> Random(const Dims& dims, uint32_t seed = 1) {
 
 EncodedPayload EncodeFloats(const std::vector<float>& values, const Dims& dims,
                             const std::string& format) {
-  return Encode(ContiguousView(values.data(), DType::kFloat32, dims), PageFormat::Parse(format));
+  return Encode(ContiguousView(values.data(), DType::kFloat32, dims), PageFormat::Parse(format),
+                "");
 }
 
 std::vector<float> Decode(const EncodedPayload& payload) {
@@ -210,8 +211,8 @@ TEST(Encode, AnyTypeAndStrides) {
     array->strides[3] *= -1;
   }
   for (const char* format : {"uint4/token:8", "int8/channel"}) {
-    const auto a = Decode(Encode(view, PageFormat::Parse(format)));
-    EXPECT_EQ(a, Decode(Encode(turned, PageFormat::Parse(format))));
+    const auto a = Decode(Encode(view, PageFormat::Parse(format), ""));
+    EXPECT_EQ(a, Decode(Encode(turned, PageFormat::Parse(format), "")));
     EXPECT_NEAR(a[0], rounded[23], 0.3);
   }
 }

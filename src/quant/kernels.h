@@ -20,6 +20,10 @@ struct FloatBlock {
   int64_t width;
 };
 
+inline FloatBlock PartOf(const FloatBlock& rows, int64_t first, int64_t tokens) {
+  return {rows.values + first * rows.stride, rows.stride, tokens, rows.width};
+}
+
 // What the codes of a block mean. `divisor` is the scale, or infinity where the scale is 0; `least`
 // and `most` bound code - zero_point.
 struct CodeParameters {
@@ -28,6 +32,13 @@ struct CodeParameters {
   const float* most;
   const float* zero_point;
   bool per_token;  // one of each for a token; else one for an element of the width
+};
+
+// How scales are rounded when they are stored.
+struct ScaleRounding {
+  uint32_t dropped_bits;  // of the mantissa
+  float least;            // the smallest positive scale
+  float most;
 };
 
 // Sixteen groups side by side, one in each lane, whose best scales are looked for: element i of the
@@ -42,9 +53,7 @@ struct SearchGroups {
   float least;           // smallest code
   bool has_zero_points;  // else the zero point is 0
   bool one_group;        // all lanes together are one group
-  // How scales are rounded when they are stored.
-  uint32_t dropped_bits;  // of the mantissa
-  float least_scale;      // the smallest positive one
+  ScaleRounding rounding;
   // The scales and zero points by range, as stored; replaced where others have a lower error.
   float* scale;
   float* zero_point;
@@ -52,12 +61,26 @@ struct SearchGroups {
 
 struct QuantKernels {
   // low[i] = min(low[i], row[i]), high[i] = max(high[i], row[i]) for every row of the block.
-  void (*widen_ranges)(const FloatBlock& rows, float* low, float* high);
-  // The smallest and the largest of any number of elements, at least one.
-  void (*find_range)(const float* values, int64_t count, float* low, float* high);
+  // Whether all numbers are finite; if not, the ranges mean nothing.
+  bool (*widen_ranges)(const FloatBlock& rows, float* low, float* high);
+  // The smallest and the largest of each `group` numbers of each row, of whose first `width`
+  // numbers the last group may be shorter; and whether all are finite.
+  bool (*find_ranges)(const FloatBlock& rows, int64_t width, int64_t group, float* low,
+                      float* high);
   // Whether all magnitudes are at most `most`; no NaN is.
   bool (*are_within)(const FloatBlock& rows, float most);
-  // codes[t * width + i] = round(row t[i] / divisor), within the bounds, + zero_point.
+  // scale[i] = max(-low[i], high[i]) / floor(levels / 2), or the magnitude where both are equal.
+  // The arrays are as long as whole stretches of kLanes.
+  void (*signed_scales)(const float* low, const float* high, int64_t count, float levels,
+                        float* scale);
+  // Rounds the scales of groups with those ranges. False if one is out of bounds then, unless its
+  // group has zeros only or no bit is dropped. The arrays are as long as whole stretches of kLanes,
+  // with ranges of zeros behind `count`.
+  bool (*round_scales)(const ScaleRounding& rounding, const float* low, const float* high,
+                       int64_t count, float* scale);
+  // codes[t * width + i] = round(row t[i] / divisor), within the bounds, + zero_point. Where
+  // parameters are those of the width, a part of the memory that follows the block is fetched
+  // meanwhile: often the next block lies there.
   void (*encode_rows)(const FloatBlock& rows, const CodeParameters& parameters, uint8_t* codes);
   // rows[t * width + i] = (codes[t * width + i] - zero_point) * scale, for codes of 8 bits. Scales
   // and zero points are one for a token if `per_token`, else one for an element of the width.

@@ -61,33 +61,73 @@ inline void Store(float* target, const Floats& value) {
   __builtin_memcpy(target, value.parts, sizeof(value.parts));
 }
 
-// The low bytes of whole numbers from -128 to 255. Compilers take such loops apart, so that each
-// instruction set has its own way here.
-inline void StoreBytes(uint8_t* target, const Floats& value) {
-  IntPart numbers[kParts];
-  for (int p = 0; p < kParts; ++p) {
-    numbers[p] = __builtin_convertvector(value.parts[p], IntPart) & 255;
-  }
+struct Ints {
+  IntPart parts[kParts];
+};
+
+// The low bytes. Compilers take such loops apart, so that each instruction set has its own way
+// here.
+inline void StoreBytes(uint8_t* target, const Ints& value) {
 #if defined(__AVX512F__)
-  const auto bytes = _mm512_maskz_cvtepi32_epi8(0xffff, reinterpret_cast<__m512i>(numbers[0]));
+  const auto bytes = _mm512_maskz_cvtepi32_epi8(0xffff, reinterpret_cast<__m512i>(value.parts[0]));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(target), bytes);
 #elif defined(__AVX2__)
-  const __m256i halves = _mm256_packus_epi32(reinterpret_cast<__m256i>(numbers[0]),
-                                             reinterpret_cast<__m256i>(numbers[1]));
+  const __m256i halves = _mm256_packus_epi32(reinterpret_cast<__m256i>(value.parts[0] & 255),
+                                             reinterpret_cast<__m256i>(value.parts[1] & 255));
   const __m256i in_order = _mm256_permute4x64_epi64(halves, 0xd8);
   const __m128i bytes =
       _mm_packus_epi16(_mm256_castsi256_si128(in_order), _mm256_extracti128_si256(in_order, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(target), bytes);
 #elif defined(__SSE2__)
-  const __m128i first =
-      _mm_packs_epi32(reinterpret_cast<__m128i>(numbers[0]), reinterpret_cast<__m128i>(numbers[1]));
-  const __m128i second =
-      _mm_packs_epi32(reinterpret_cast<__m128i>(numbers[2]), reinterpret_cast<__m128i>(numbers[3]));
+  const __m128i first = _mm_packs_epi32(reinterpret_cast<__m128i>(value.parts[0] & 255),
+                                        reinterpret_cast<__m128i>(value.parts[1] & 255));
+  const __m128i second = _mm_packs_epi32(reinterpret_cast<__m128i>(value.parts[2] & 255),
+                                         reinterpret_cast<__m128i>(value.parts[3] & 255));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm_packus_epi16(first, second));
 #else
   for (int i = 0; i < kWidth; ++i) {
-    target[i] = static_cast<uint8_t>(numbers[i / kPart][i % kPart]);
+    target[i] = static_cast<uint8_t>(value.parts[i / kPart][i % kPart]);
   }
+#endif
+}
+
+// The bytes of whole numbers, towards zero.
+inline void StoreWhole(uint8_t* target, const Floats& value) {
+  Ints numbers;
+  for (int p = 0; p < kParts; ++p) {
+    numbers.parts[p] = __builtin_convertvector(value.parts[p], IntPart);
+  }
+  StoreBytes(target, numbers);
+}
+
+// (With a mask of all lanes: g++ 12 warns of its own header without one.)
+// x < y ? x : y and x > y ? x : y, which compilers do not see to be one instruction each.
+inline FloatPart Smaller(const FloatPart& x, const FloatPart& y) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<FloatPart>(
+      _mm512_maskz_min_ps(0xffff, reinterpret_cast<__m512>(x), reinterpret_cast<__m512>(y)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<FloatPart>(
+      _mm256_min_ps(reinterpret_cast<__m256>(x), reinterpret_cast<__m256>(y)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<FloatPart>(
+      _mm_min_ps(reinterpret_cast<__m128>(x), reinterpret_cast<__m128>(y)));
+#else
+  return x < y ? x : y;
+#endif
+}
+inline FloatPart Greater(const FloatPart& x, const FloatPart& y) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<FloatPart>(
+      _mm512_maskz_max_ps(0xffff, reinterpret_cast<__m512>(x), reinterpret_cast<__m512>(y)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<FloatPart>(
+      _mm256_max_ps(reinterpret_cast<__m256>(x), reinterpret_cast<__m256>(y)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<FloatPart>(
+      _mm_max_ps(reinterpret_cast<__m128>(x), reinterpret_cast<__m128>(y)));
+#else
+  return x > y ? x : y;
 #endif
 }
 
@@ -104,37 +144,26 @@ inline Floats operator/(const Floats& a, const Floats& b) {
   return ForParts([&](int p) { return a.parts[p] / b.parts[p]; });
 }
 inline Floats Least(const Floats& a, const Floats& b) {
-  return ForParts([&](int p) { return b.parts[p] < a.parts[p] ? b.parts[p] : a.parts[p]; });
+  return ForParts([&](int p) { return Smaller(b.parts[p], a.parts[p]); });
 }
 inline Floats Most(const Floats& a, const Floats& b) {
-  return ForParts([&](int p) { return a.parts[p] < b.parts[p] ? b.parts[p] : a.parts[p]; });
+  return ForParts([&](int p) { return Greater(b.parts[p], a.parts[p]); });
 }
+
+// Added to a number it rounds it, ties to even, and leaves it in the low bits: 2^23 + 2^22.
+// REQUIRES: magnitudes are below 2^22.
+constexpr float kRounder = 12582912.0f;
 
 // To the nearest whole number, ties to even. REQUIRES: magnitudes are below 2^22.
 inline Floats Round(const Floats& value) {
-  const Floats magic = Splat(12582912.0f);
-  return (value + magic) - magic;
+  const Floats rounder = Splat(kRounder);
+  return (value + rounder) - rounder;
 }
 
 // A NaN comes out as `least`.
 inline Floats Clamp(const Floats& value, const Floats& least, const Floats& most) {
-  return ForParts([&](int p) {
-    const FloatPart part = value.parts[p] > least.parts[p] ? value.parts[p] : least.parts[p];
-    return part < most.parts[p] ? part : most.parts[p];
-  });
-}
-
-void WidenRanges(const FloatBlock& rows, float* low, float* high) {
-  for (int64_t i = 0; i < rows.width; i += kWidth) {
-    Floats least = Load(low + i), most = Load(high + i);
-    for (int64_t token = 0; token < rows.tokens; ++token) {
-      const Floats value = Load(rows.values + token * rows.stride + i);
-      least = Least(least, value);
-      most = Most(most, value);
-    }
-    Store(low + i, least);
-    Store(high + i, most);
-  }
+  return ForParts(
+      [&](int p) { return Smaller(Greater(value.parts[p], least.parts[p]), most.parts[p]); });
 }
 
 inline float LeastLane(const Floats& value) {
@@ -149,27 +178,6 @@ inline float LeastLane(const Floats& value) {
   for (int i = 1; i < kWidth; ++i) lanes[0] = lanes[i] < lanes[0] ? lanes[i] : lanes[0];
   return lanes[0];
 #endif
-}
-
-void FindRange(const float* values, int64_t count, float* low, float* high) {
-  float least = values[0], most = values[0];
-  int64_t i = 0;
-  if (count >= kWidth) {
-    Floats least_parts = Load(values), most_parts = least_parts;
-    for (i = kWidth; i + kWidth <= count; i += kWidth) {
-      const Floats value = Load(values + i);
-      least_parts = Least(least_parts, value);
-      most_parts = Most(most_parts, value);
-    }
-    least = LeastLane(least_parts);
-    most = -LeastLane(Splat(0) - most_parts);
-  }
-  for (; i < count; ++i) {
-    least = values[i] < least ? values[i] : least;
-    most = most < values[i] ? values[i] : most;
-  }
-  *low = least;
-  *high = most;
 }
 
 inline bool AnyLane(const IntPart& lanes) {
@@ -213,6 +221,142 @@ bool AreWithin(const FloatBlock& rows, float most) {
   return !AnyLane(largest[0] > MagnitudeBits(most));
 }
 
+// Ranges of `kCount` stretches of columns, from row to row as they lie in memory.
+template <int kCount>
+inline void WidenColumns(const FloatBlock& rows, int64_t column, float* low, float* high,
+                         IntPart& largest) {
+  Floats least[kCount], most[kCount];
+  for (int k = 0; k < kCount; ++k) least[k] = Load(low + column + k * kWidth);
+  for (int k = 0; k < kCount; ++k) most[k] = Load(high + column + k * kWidth);
+  IntPart magnitude = largest;
+  for (int64_t token = 0; token < rows.tokens; ++token) {
+    const float* row = rows.values + token * rows.stride + column;
+#pragma GCC unroll 8
+    for (int k = 0; k < kCount; ++k) {
+      const Floats value = Load(row + k * kWidth);
+      least[k] = Least(least[k], value);
+      most[k] = Most(most[k], value);
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) magnitude = Larger(magnitude, Magnitude(value.parts[p]));
+    }
+  }
+  largest = magnitude;
+  for (int k = 0; k < kCount; ++k) Store(low + column + k * kWidth, least[k]);
+  for (int k = 0; k < kCount; ++k) Store(high + column + k * kWidth, most[k]);
+}
+
+inline bool IsFinite(const IntPart& largest) { return !AnyLane(largest >= 0x7f800000); }
+
+bool WidenRanges(const FloatBlock& rows, float* low, float* high) {
+  constexpr int kMost = kParts == 1 ? 8 : 2;  // as many as there are registers for
+  IntPart largest{};
+  int64_t i = 0;
+  for (; i + kMost * kWidth <= rows.width; i += kMost * kWidth) {
+    WidenColumns<kMost>(rows, i, low, high, largest);
+  }
+  for (; i < rows.width; i += kWidth) WidenColumns<1>(rows, i, low, high, largest);
+  return IsFinite(largest);
+}
+
+// Of stretches of lanes, with the magnitudes of all.
+inline void RangeOfLanes(const float* values, int64_t count, float* low, float* high,
+                         IntPart& largest) {
+  Floats least = Load(values), most = least;
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Floats value = Load(values + i);
+    least = Least(least, value);
+    most = Most(most, value);
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) largest = Larger(largest, Magnitude(value.parts[p]));
+  }
+  *low = LeastLane(least);
+  *high = -LeastLane(Splat(0) - most);
+}
+
+inline void FindRange(const float* values, int64_t count, float* low, float* high) {
+  float least = values[0], most = values[0];
+  int64_t i = 0;
+  if (count >= kWidth) {
+    Floats least_parts = Load(values), most_parts = least_parts;
+    for (i = kWidth; i + kWidth <= count; i += kWidth) {
+      const Floats value = Load(values + i);
+      least_parts = Least(least_parts, value);
+      most_parts = Most(most_parts, value);
+    }
+    least = LeastLane(least_parts);
+    most = -LeastLane(Splat(0) - most_parts);
+  }
+  for (; i < count; ++i) {
+    least = values[i] < least ? values[i] : least;
+    most = most < values[i] ? values[i] : most;
+  }
+  *low = least;
+  *high = most;
+}
+
+bool FindRanges(const FloatBlock& rows, int64_t width, int64_t group, float* low, float* high) {
+  const bool by_lanes = group % kWidth == 0 && width % group == 0;
+  IntPart largest{};
+  for (int64_t token = 0; token < rows.tokens; ++token) {
+    const float* row = rows.values + token * rows.stride;
+    for (int64_t i = 0; i < width; i += group, ++low, ++high) {
+      const int64_t count = group < width - i ? group : width - i;
+      if (by_lanes) {
+        RangeOfLanes(row + i, count, low, high, largest);
+      } else {
+        FindRange(row + i, count, low, high);
+      }
+    }
+  }
+  return by_lanes ? IsFinite(largest) : AreWithin(rows, __FLT_MAX__);
+}
+
+// ---------------------------------------------------------------------------------------------
+// Scales by range
+
+void SignedScales(const float* low, const float* high, int64_t count, float levels, float* scale) {
+  const Floats top = Splat(__builtin_floorf(levels / 2));
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Floats least = Load(low + i), most = Load(high + i);
+    const Floats negative = ForParts([&](int p) { return -least.parts[p]; });
+    const Floats size = Most(negative, most), by_range = size / top;
+    Store(scale + i, ForParts([&](int p) {
+            return least.parts[p] == most.parts[p] ? size.parts[p] : by_range.parts[p];
+          }));
+  }
+}
+
+// As the type of the scales rounds, within its normal numbers; 0 outside them.
+inline Floats RoundScale(const ScaleRounding& rounding, const Floats& scale) {
+  return ForParts([&](int p) {
+    FloatPart rounded = scale.parts[p];
+    if (rounding.dropped_bits != 0) {
+      const auto bits = reinterpret_cast<WordPart>(rounded);
+      const uint32_t unit = 1u << rounding.dropped_bits;
+      const WordPart odd = bits >> rounding.dropped_bits & 1u;
+      rounded = reinterpret_cast<FloatPart>((bits + (unit / 2 - 1) + odd) & ~(unit - 1));
+    }
+    const IntPart fits = (rounded >= rounding.least) & (rounded <= rounding.most);
+    return fits ? rounded : FloatPart{};
+  });
+}
+
+bool RoundScales(const ScaleRounding& rounding, const float* low, const float* high, int64_t count,
+                 float* scale) {
+  if (rounding.dropped_bits == 0) return true;
+  IntPart wrong{};
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Floats least = Load(low + i), most = Load(high + i);
+    const Floats rounded = RoundScale(rounding, Load(scale + i));
+    for (int p = 0; p < kParts; ++p) {
+      const IntPart is_zero = (least.parts[p] == 0.0f) & (most.parts[p] == 0.0f);
+      wrong |= (rounded.parts[p] == 0.0f) & ~is_zero;
+    }
+    Store(scale + i, rounded);
+  }
+  return !AnyLane(wrong);
+}
+
 // ---------------------------------------------------------------------------------------------
 // Codes
 //
@@ -223,6 +367,17 @@ bool AreWithin(const FloatBlock& rows, float most) {
 struct Codes {
   Floats divisor, reciprocal, least, most, zero_point;
 };
+
+// The larger magnitude in each lane. REQUIRES: `largest` has no negative ones, none is NaN.
+inline FloatPart LargerMagnitude(const FloatPart& largest, const FloatPart& value) {
+#if defined(__AVX512DQ__)
+  return reinterpret_cast<FloatPart>(  // of the larger magnitude, without its sign
+      _mm512_maskz_range_ps(0xffff, reinterpret_cast<__m512>(largest),
+                            reinterpret_cast<__m512>(value), 0xb));
+#else
+  return Greater(largest, reinterpret_cast<FloatPart>(Magnitude(value)));
+#endif
+}
 
 inline Codes CodesAt(const CodeParameters& parameters, int64_t i) {
   const auto at = [&](const float* values) {
@@ -248,43 +403,53 @@ inline IntPart Unusable(const Codes& codes) {
 constexpr float kNearMiddle = 0.5f - 0x1p-14f;
 
 template <bool exact>
-inline void EncodeLanes(const float* row, const Codes& codes, uint8_t* target, IntPart& farthest) {
-  const Floats value = Load(row);
+inline void EncodeLanes(const float* row, const Codes& codes, uint8_t* target,
+                        FloatPart& farthest) {
+  const Floats value = Load(row), rounder = Splat(kRounder);
   const Floats quotient = exact ? value / codes.divisor : value * codes.reciprocal;
   const Floats bounded = Clamp(quotient, codes.least, codes.most);
-  const Floats level = Round(bounded);
+  const Floats rounded = bounded + rounder;
   if (!exact) {
-    const Floats rest = bounded - level;
+    const Floats rest = bounded - (rounded - rounder);
 #pragma GCC unroll 4
-    for (int p = 0; p < kParts; ++p) farthest = Larger(farthest, Magnitude(rest.parts[p]));
+    for (int p = 0; p < kParts; ++p) farthest = LargerMagnitude(farthest, rest.parts[p]);
   }
-  StoreBytes(target, level + codes.zero_point);
+  const Floats shifted = rounded + codes.zero_point;
+  Ints bits;
+  __builtin_memcpy(&bits, &shifted, sizeof(bits));
+  StoreBytes(target, bits);
 }
 
 // `count` stretches of lanes, each so much behind the one before.
+template <bool kFetch>
 inline void EncodeStretch(const float* row, int64_t row_step, int64_t count, const Codes& given,
-                          uint8_t* target, int64_t target_step) {
+                          uint8_t* target, int64_t target_step, const float*& ahead) {
   const Codes codes = given;  // the stores do not change it
-  IntPart farthest{};         // from a level
+  FloatPart farthest{};       // from a level
   for (int64_t i = 0; i < count; ++i) {
+    if (kFetch && i % 3 == 0) {
+      __builtin_prefetch(ahead, 0, 2);
+      ahead += kWidth;
+    }
     EncodeLanes<false>(row + i * row_step, codes, target + i * target_step, farthest);
   }
-  if (!AnyLane(Unusable(codes) | (farthest > MagnitudeBits(kNearMiddle)))) return;
+  if (!AnyLane(Unusable(codes) | (farthest > kNearMiddle))) return;
   for (int64_t i = 0; i < count; ++i) {
     EncodeLanes<true>(row + i * row_step, codes, target + i * target_step, farthest);
   }
 }
 
 void EncodeRows(const FloatBlock& rows, const CodeParameters& parameters, uint8_t* target) {
+  const float* ahead = rows.values + rows.tokens * rows.stride;
   if (parameters.per_token) {
     for (int64_t token = 0; token < rows.tokens; ++token) {
-      EncodeStretch(rows.values + token * rows.stride, kWidth, rows.width / kWidth,
-                    CodesAt(parameters, token), target + token * rows.width, kWidth);
+      EncodeStretch<false>(rows.values + token * rows.stride, kWidth, rows.width / kWidth,
+                           CodesAt(parameters, token), target + token * rows.width, kWidth, ahead);
     }
   } else {
     for (int64_t i = 0; i < rows.width; i += kWidth) {
-      EncodeStretch(rows.values + i, rows.stride, rows.tokens, CodesAt(parameters, i), target + i,
-                    rows.width);
+      EncodeStretch<true>(rows.values + i, rows.stride, rows.tokens, CodesAt(parameters, i),
+                          target + i, rows.width, ahead);
     }
   }
 }
@@ -345,25 +510,34 @@ inline Floats Truncate(const Floats& value) {
   });
 }
 
-// To the nearest whole number, halves away from zero.
-inline Floats RoundAway(const Floats& value) {
-  const Floats whole = Truncate(value);
+// What comes to the nearest whole number, halves away from zero, when it is cut off: almost a half
+// more, which a half completes by its own rounding and what is smaller than a half does not.
+inline Floats BeforeCut(const Floats& value) {
   return ForParts([&](int p) {
-    const FloatPart rest = value.parts[p] - whole.parts[p];
-    const IntPart step = (rest <= -0.5f) - (rest >= 0.5f);  // a comparison that holds is -1
-    return whole.parts[p] + __builtin_convertvector(step, FloatPart);
+    const IntPart half = (reinterpret_cast<IntPart>(value.parts[p]) & INT32_MIN) | 0x3effffff;
+    return value.parts[p] + reinterpret_cast<FloatPart>(half);
   });
 }
 
+// The largest of the magnitudes in all lanes.
+inline float LargestLane(const Floats& magnitudes) {
+  return 0.0f - LeastLane(Splat(0) - magnitudes);  // never -0
+}
+
+inline Floats Sizes(const Floats& value) {
+  return ForParts([&](int p) { return reinterpret_cast<FloatPart>(Magnitude(value.parts[p])); });
+}
+
 void EncodeQ8(const float* values, int64_t records, float* scales, uint8_t* target) {
-  for (int64_t i = 0; i < records; ++i, values += 2 * kWidth, target += kScaleSize + 2 * kWidth) {
-    const Floats first = Load(values), second = Load(values + kWidth), none = Splat(0);
-    const Floats low = Least(first, second), high = Most(first, second);
-    const float most = 0.0f - LeastLane(Least(low, none - high));  // never -0
-    scales[i] = most / 127.0f;
+  constexpr int kValues = 2 * kWidth, kSize = kScaleSize + kValues;
+  for (int64_t i = 0; i < records; ++i) {
+    const float* record = values + i * kValues;
+    scales[i] = LargestLane(Most(Sizes(Load(record)), Sizes(Load(record + kWidth)))) / 127.0f;
+  }
+  for (int64_t i = 0; i < records; ++i, values += kValues, target += kSize) {
     const Floats inverse = Splat(Inverse(scales[i]));
-    StoreBytes(target + kScaleSize, RoundAway(first * inverse));
-    StoreBytes(target + kScaleSize + kWidth, RoundAway(second * inverse));
+    StoreWhole(target + kScaleSize, BeforeCut(Load(values) * inverse));
+    StoreWhole(target + kScaleSize + kWidth, BeforeCut(Load(values + kWidth) * inverse));
   }
 }
 
@@ -385,7 +559,7 @@ void EncodeQ4(const float* values, int64_t records, float* scales, uint8_t* targ
     const auto codes = [&](const Floats& value) {
       return Least(Truncate(value * inverse + Splat(8.5f)), most);
     };
-    StoreBytes(target + kScaleSize, codes(first) + codes(second) * Splat(16));
+    StoreWhole(target + kScaleSize, codes(first) + codes(second) * Splat(16));
   }
 }
 
@@ -401,20 +575,6 @@ void EncodeQ4(const float* values, int64_t records, float* scales, uint8_t* targ
 struct Candidate {
   Floats scale, zero_point, error;
 };
-
-// As the type of the scales rounds, within its normal numbers; 0 below them.
-inline Floats RoundScale(const SearchGroups& groups, const Floats& scale) {
-  return ForParts([&](int p) {
-    FloatPart rounded = scale.parts[p];
-    if (groups.dropped_bits != 0) {
-      const auto bits = reinterpret_cast<WordPart>(rounded);
-      const uint32_t unit = 1u << groups.dropped_bits;
-      const WordPart odd = bits >> groups.dropped_bits & 1u;
-      rounded = reinterpret_cast<FloatPart>((bits + (unit / 2 - 1) + odd) & ~(unit - 1));
-    }
-    return rounded >= groups.least_scale ? rounded : FloatPart{};
-  });
-}
 
 // The sum over all lanes, in every lane, where they are one group.
 inline Floats Joined(const SearchGroups& groups, const Floats& sums) {
@@ -486,14 +646,15 @@ void SearchScales(const SearchGroups& groups) {
   const bool coarse = groups.levels < 8;
   const float step = coarse ? 0.05f : 0.03f;
   for (int k = coarse ? -2 : -1; k <= (coarse ? 12 : 8); ++k) {
-    const Floats shrunk = RoundScale(groups, scale * Splat(1.0f - step * static_cast<float>(k)));
+    const Floats shrunk =
+        RoundScale(groups.rounding, scale * Splat(1.0f - step * static_cast<float>(k)));
     if (groups.has_zero_points) {
       TryZeroPoints(groups, shrunk, best);
     } else {
       Try<false>(groups, shrunk, zero_point, best);
     }
   }
-  const Floats fitting = RoundScale(groups, FittingScale(groups, best));
+  const Floats fitting = RoundScale(groups.rounding, FittingScale(groups, best));
   Candidate chosen{scale, zero_point, ErrorOf<true>(groups, scale, zero_point)};
   Try<true>(groups, best.scale, best.zero_point, chosen);
   Try<true>(groups, fitting, best.zero_point, chosen);
@@ -504,7 +665,7 @@ void SearchScales(const SearchGroups& groups) {
 }  // namespace
 
 extern const QuantKernels kQuantKernels;
-const QuantKernels kQuantKernels{WidenRanges, FindRange,    AreWithin, EncodeRows,
-                                 DecodeRows,  SearchScales, EncodeQ8,  EncodeQ4};
+const QuantKernels kQuantKernels{WidenRanges, FindRanges, AreWithin,    SignedScales, RoundScales,
+                                 EncodeRows,  DecodeRows, SearchScales, EncodeQ8,     EncodeQ4};
 
 }  // namespace onnx_light::ONNX_LIGHT_KERNELS

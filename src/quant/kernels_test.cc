@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -136,19 +137,44 @@ TEST(QuantKernels, RangesOfAnyLength) {
   std::mt19937 random(5);
   for (Isa isa : kIsas) {
     if (isa > WidestIsa()) continue;
-    for (int64_t count : {1, 2, 15, 16, 17, 31, 32, 33, 100}) {
-      const auto values = Random(count, random);
-      float low, high;
-      QuantKernelsFor(isa).find_range(values.data(), count, &low, &high);
-      EXPECT_EQ(low, *std::min_element(values.begin(), values.end()));
-      EXPECT_EQ(high, *std::max_element(values.begin(), values.end()));
+    const QuantKernels& kernels = QuantKernelsFor(isa);
+    for (int64_t width : {1, 2, 15, 16, 17, 31, 32, 48, 64, 100, 128}) {
+      for (int64_t group : {1, 5, 16, 32, 64, 128}) {
+        const int64_t padded = (width + 15) / 16 * 16;
+        auto values = Random(3 * padded, random);
+        group = std::min(group, width);
+        const int64_t groups = (width + group - 1) / group;
+        std::vector<float> low(3 * groups), high(3 * groups);
+        const FloatBlock block{values.data(), padded, 3, padded};
+        EXPECT_TRUE(kernels.find_ranges(block, width, group, low.data(), high.data()));
+        for (int64_t i = 0; i < 3 * groups; ++i) {
+          const float* begin = &values[i / groups * padded + i % groups * group];
+          const float* end = begin + std::min(group, width - i % groups * group);
+          EXPECT_EQ(low[i], *std::min_element(begin, end));
+          EXPECT_EQ(high[i], *std::max_element(begin, end));
+        }
+        for (float special : {INFINITY, -INFINITY, NAN}) {
+          auto wrong = values;
+          wrong[random() % 3 * padded + random() % width] = special;
+          EXPECT_FALSE(kernels.find_ranges({wrong.data(), padded, 3, padded}, width, group,
+                                           low.data(), high.data()));
+        }
+      }
     }
-    std::vector<float> low(32, 0), high(32, 0);
-    const auto row = Random(64, random);
-    QuantKernelsFor(isa).widen_ranges({row.data(), 32, 2, 32}, low.data(), high.data());
-    for (int i = 0; i < 32; ++i) {
-      EXPECT_EQ(low[i], std::min({row[i], row[i + 32], 0.0f}));
-      EXPECT_EQ(high[i], std::max({row[i], row[i + 32], 0.0f}));
+    for (int64_t width : {16, 32, 48, 128, 176, 288}) {
+      std::vector<float> low(width, 0), high(width, 0);
+      auto row = Random(2 * width, random);
+      EXPECT_TRUE(kernels.widen_ranges({row.data(), width, 2, width}, low.data(), high.data()));
+      for (int i = 0; i < width; ++i) {
+        EXPECT_EQ(low[i], std::min({row[i], row[i + width], 0.0f}));
+        EXPECT_EQ(high[i], std::max({row[i], row[i + width], 0.0f}));
+      }
+      for (float special : {INFINITY, -INFINITY, NAN}) {
+        auto wrong = row;
+        wrong[random() % wrong.size()] = special;
+        EXPECT_FALSE(
+            kernels.widen_ranges({wrong.data(), width, 2, width}, low.data(), high.data()));
+      }
     }
   }
 }
@@ -261,8 +287,7 @@ struct SearchCase {
               has_zero_points ? 0 : -std::ceil(top / 2),
               has_zero_points,
               one_group,
-              0,
-              1e-45f,
+              {0, 1e-45f, std::numeric_limits<float>::max()},
               scale.data(),
               zero_point.data()};
   }
