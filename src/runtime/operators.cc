@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,8 @@ class PagedAttentionKernel {
   explicit PagedAttentionKernel(const KernelInfo& node) {
     options_.block_size = node.Integer("block_size", options_.block_size);
     options_.max_tokens = node.Integer("max_tokens", options_.max_tokens);
+    query_heads_ = node.Integer("q_num_heads", 0);
+    kv_heads_ = node.Integer("kv_num_heads", 0);
     CheckAttributes();
     const std::string policy = node.Text("policy");
     if (!policy.empty()) options_.policy = CachePolicy::Parse(policy);
@@ -50,7 +53,10 @@ class PagedAttentionKernel {
   void Compute(const KernelCall& call) const {
     const Tensor query = Input(call, 0), key = Input(call, 1), value = Input(call, 2);
     const int64_t past = call.Handle(kCacheInput, kInputNames[kCacheInput]);
-    const ArrayView queries = query.view(), keys = key.view(), values = value.view();
+    CheckRanks(query, {&key, &value});
+    const ArrayView queries = Heads(query, query_heads_, "q_num_heads");
+    const ArrayView keys = Heads(key, kv_heads_, "kv_num_heads");
+    const ArrayView values = Heads(value, kv_heads_, "kv_num_heads");
     PagedAttentionOptions options = options_;
     const ParallelLoop parallel_for = call.parallel_for();
     options.attention.parallel_for = &parallel_for;
@@ -62,14 +68,18 @@ class PagedAttentionKernel {
       sink_values = SinksOf(*sinks);
       options.attention.sinks = sink_values;
     }
-    const std::array dims = {query.dims[0], query.dims[1], query.dims[2], value.dims[3]};
-    std::vector<std::byte> unwanted;
-    void* output = call.Output(0, dims);
-    if (output == nullptr) {
-      unwanted.resize(dims[0] * dims[1] * dims[2] * dims[3] * ElementSize(queries.dtype));
-      output = unwanted.data();
-    }
-    PagedCache present = PagedAttention(*CacheOf(past), queries, keys, values, options, output);
+    const bool is_joined = query.rank == 3;
+    const std::array dims = {queries.batch(), queries.heads(), queries.tokens(), values.width()};
+    const std::array joined = {dims[0], dims[2], dims[1] * dims[3]};
+    const auto shape = is_joined ? std::span<const int64_t>(joined) : dims;
+    auto* const output = static_cast<std::byte*>(call.Output(0, shape));
+    const bool is_direct = output != nullptr && (!is_joined || dims[1] == 1 || dims[2] == 1);
+    std::vector<std::byte> rows;
+    const int64_t row_bytes = dims[3] * ElementSize(queries.dtype);
+    if (!is_direct) rows.resize(dims[0] * dims[1] * dims[2] * row_bytes);
+    PagedCache present = PagedAttention(*CacheOf(past), queries, keys, values, options,
+                                        is_direct ? output : rows.data());
+    if (!is_direct && output != nullptr) JoinHeads(rows.data(), dims, row_bytes, output);
     call.SetInteger(1, AddBeside(past, std::move(present)));
   }
 
@@ -82,6 +92,53 @@ class PagedAttentionKernel {
     };
     check("block_size", options_.block_size, 1);
     check("max_tokens", options_.max_tokens, 0);
+    check("q_num_heads", query_heads_, 0);
+    check("kv_num_heads", kv_heads_, 0);
+  }
+
+  static void CheckRanks(const Tensor& query, std::initializer_list<const Tensor*> others) {
+    for (const Tensor* tensor : others) {
+      if (tensor->rank == query.rank) continue;
+      throw ValueError("runtime.input", tensor->name,
+                       std::to_string(tensor->rank) + " dims, but " + query.name + " has " +
+                           std::to_string(query.rank));
+    }
+  }
+
+  // As [batch, heads, tokens, width]. Of [batch, tokens, heads * width] the attribute says how many
+  // heads there are.
+  static ArrayView Heads(const Tensor& tensor, int64_t heads, const char* attribute) {
+    if (tensor.rank != 3) return tensor.view();
+    if (heads == 0) {
+      throw ValueError("runtime.attribute", attribute,
+                       "is needed, because " + tensor.name + " has three dims");
+    }
+    if (tensor.dims[2] % heads != 0) {
+      throw ValueError("runtime.input", tensor.name,
+                       std::to_string(tensor.dims[2]) + " values a token, " + attribute + " is " +
+                           std::to_string(heads));
+    }
+    ArrayView view =
+        ContiguousView(tensor.data, FloatType(tensor),
+                       {tensor.dims[0], tensor.dims[1], heads, tensor.dims[2] / heads});
+    std::swap(view.shape[1], view.shape[2]);
+    std::swap(view.strides[1], view.strides[2]);
+    return view;
+  }
+
+  // Rows [batch, heads, tokens] to [batch, tokens, heads].
+  static void JoinHeads(const std::byte* rows, const std::array<int64_t, 4>& dims,
+                        int64_t row_bytes, std::byte* output) {
+    const auto [batch, heads, tokens, width] = dims;
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t head = 0; head < heads; ++head) {
+        for (int64_t token = 0; token < tokens; ++token) {
+          std::byte* target = output + ((b * tokens + token) * heads + head) * row_bytes;
+          std::memcpy(target, rows, row_bytes);
+          rows += row_bytes;
+        }
+      }
+    }
   }
 
   static Tensor Input(const KernelCall& call, size_t index) {
@@ -117,6 +174,8 @@ class PagedAttentionKernel {
   }
 
   PagedAttentionOptions options_;
+  int64_t query_heads_ = 0;  // 0: not said
+  int64_t kv_heads_ = 0;
 };
 
 class QuantizePagedCacheKernel {

@@ -77,6 +77,57 @@ def test_attention_appends_and_attends(dtype: Any) -> None:
     assert cache.key_array().dtype == dtype
 
 
+def joined(array: Any) -> Any:
+    """[batch, tokens, heads * width]"""
+    batch, heads, tokens, width = array.shape
+    return array.transpose(0, 2, 1, 3).reshape(batch, tokens, heads * width)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_three_dims_with_the_numbers_of_heads(dtype: Any) -> None:
+    sizes = {"q_num_heads": HEADS, "kv_num_heads": KV_HEADS}
+    feeds = arrays(3, dtype=dtype)
+    session = make_session(attention_model({name: joined(a) for name, a in feeds.items()}, **sizes))
+    cache = PagedCache(16)
+    for tokens in (3, 1, 20, 1):
+        feeds = arrays(tokens, tokens, dtype)
+        y, present = run_attention(session, cache, {name: joined(a) for name, a in feeds.items()})
+        cache = cache.append(feeds["K"], feeds["V"])
+        assert present == cache
+        expected, bound = attend(
+            feeds["Q"], cache.key_array("float32"), cache.value_array("float32")
+        )
+        assert y.dtype == dtype
+        assert y.shape == (2, tokens, HEADS * VALUE_WIDTH)
+        assert (
+            np.abs(y - joined(expected)) <= joined(np.broadcast_to(bound, expected.shape))
+        ).all()
+
+
+@pytest.mark.parametrize(
+    ("code", "sizes", "part"),
+    [
+        ("runtime.attribute", {"q_num_heads": HEADS}, "kv_num_heads"),
+        ("runtime.attribute", {"kv_num_heads": KV_HEADS}, "q_num_heads"),
+        ("runtime.input", {"q_num_heads": 5, "kv_num_heads": KV_HEADS}, "Q"),
+        ("runtime.input", {"q_num_heads": HEADS, "kv_num_heads": 7}, "K"),
+    ],
+)
+def test_three_dims_that_do_not_go_together(code: str, sizes: dict[str, int], part: str) -> None:
+    feeds = {name: joined(array) for name, array in arrays(2).items()}
+    session = make_session(attention_model(feeds, **sizes))
+    with pytest.raises(ERRORS, match=rf"Status Message: \[{code}\] {part}: "):
+        run_attention(session, PagedCache(), feeds)
+
+
+def test_three_and_four_dims() -> None:
+    feeds = arrays(2)
+    feeds["K"] = joined(feeds["K"])
+    session = make_session(attention_model(feeds, q_num_heads=HEADS, kv_num_heads=KV_HEADS))
+    with pytest.raises(ERRORS, match=r"\[runtime.input\] K: 3 dims, but Q has 4"):
+        run_attention(session, PagedCache(), feeds)
+
+
 @pytest.mark.parametrize(
     ("options", "given"),
     [
@@ -411,6 +462,7 @@ def test_failures_have_our_code_and_the_name_of_the_node(code: str, changes: Any
     [
         ("runtime.attribute", {"block_size": 0}),
         ("runtime.attribute", {"max_tokens": -1}),
+        ("runtime.attribute", {"q_num_heads": -1}),
         ("quant.policy", {"policy": "no such thing"}),
     ],
 )

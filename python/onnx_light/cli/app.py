@@ -72,7 +72,7 @@ def _options(
         bool, typer.Option("--verbose", "-v", help="Say on standard error what is done.")
     ] = False,
 ) -> None:
-    """Messages of ONNX models and of KV caches: look into them, try them.
+    """KV caches of language models as files: make, check, shrink and go on from them.
 
     Exit status: 0 fine, 1 a difference or damage was found, 2 wrong usage or trouble such as a file
     that cannot be read, 130 interrupted.

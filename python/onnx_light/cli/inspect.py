@@ -114,9 +114,20 @@ def inspect_file(
     except OSError as error:
         raise OSError(error.errno, error.strerror, file) from None
     except CodedError as error:
+        if _is_gguf(file, data):
+            raise CodedError(
+                "cli.kind", file, "a GGUF file; snapshots and ONNX are shown"
+            ) from None
         place = f"{file}: {error.path}" if error.path else file
         raise CodedError(error.code, place, error.message) from None
     return inspect_message(message, file, depth=depth, limit=limit)
+
+
+def _is_gguf(file: str, data: bytes | None) -> bool:
+    if data is not None:
+        return data.startswith(b"GGUF")
+    with open(file, "rb") as opened:
+        return opened.read(4) == b"GGUF"
 
 
 def inspect_message(message: onnx.Message, file: str, *, depth: int, limit: int) -> Inspection:

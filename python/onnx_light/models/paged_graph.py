@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-
 from onnx_light.models._messages import ModelProto, TensorProto, ValueInfoProto
 from onnx_light.models.coded_weights import CodedMatrix
 from onnx_light.models.graph_builder import GraphBuilder
@@ -38,24 +35,17 @@ class PagedAttentionState:
         return builder.node("Unsqueeze", [end, "zero"], "past_length")
 
     def attend(self, builder: GraphBuilder, layer: int, query: str, key: str, value: str) -> str:
-        config, name = self.config, f"layers.{layer}."
-        parts = [
-            self._split(builder, values, heads, values)
-            for values, heads in ((query, config.heads), (key, config.kv_heads))
-        ]
-        parts.append(self._split(builder, value, config.kv_heads, value))
-        mixed = builder.node(
+        return builder.node(
             "PagedAttention",
-            [*parts, f"layers.{layer}"],
-            [name + "attention_heads", f"present.layers.{layer}"],
+            [query, key, value, f"layers.{layer}"],
+            [f"layers.{layer}.attention", f"present.layers.{layer}"],
             domain=DOMAIN,
+            q_num_heads=self.config.heads,
+            kv_num_heads=self.config.kv_heads,
             block_size=self.page_size,
-            max_tokens=config.context,
+            max_tokens=self.config.context,
             policy=self.policy,
         )
-        rows = builder.node("Transpose", [mixed], name + "attention_rows", perm=[0, 2, 1, 3])
-        builder.constant(name + "joined_shape", _shape(0, 0, config.heads * config.width))
-        return builder.node("Reshape", [rows, name + "joined_shape"], name + "attention")
 
     def declare_outputs(self, builder: GraphBuilder) -> None:
         for layer in range(self.config.layers):
@@ -63,19 +53,9 @@ class PagedAttentionState:
             self._declare(builder.graph.output.add(name=present))
             builder.graph.persistent_bindings.add(input_name=past, output_name=present)
 
-    def _split(self, builder: GraphBuilder, values: str, heads: int, name: str) -> str:
-        """[1, tokens, heads * width] as [1, heads, tokens, width]."""
-        builder.constant(name + ".shape", _shape(0, 0, heads, self.config.width))
-        rows = builder.node("Reshape", [values, name + ".shape"], name + ".rows")
-        return builder.node("Transpose", [rows], name + ".heads", perm=[0, 2, 1, 3])
-
     def _declare(self, value: ValueInfoProto) -> None:
         config = self.config
         value.type = cache_type(1, config.kv_heads, config.width, config.width)
-
-
-def _shape(*sizes: int) -> npt.NDArray[np.int64]:
-    return np.array(sizes, np.int64)
 
 
 def with_paged_attention(

@@ -24,6 +24,8 @@ _OPERATORS: dict[str, tuple[int, tuple[int, int], tuple[bool, ...], dict[str, in
             "max_tokens": _INT,
             "is_causal": _INT,
             "left_window_size": _INT,
+            "q_num_heads": _INT,
+            "kv_num_heads": _INT,
             "scale": _FLOAT,
             "softcap": _FLOAT,
             "policy": _STRING,

@@ -12,7 +12,7 @@ from onnx_light._core import CACHE_TYPE_NAME
 from onnx_light.errors import CodedError
 from onnx_light.runtime.cache_type import CacheShape
 from onnx_light.runtime.lowering import Lowered
-from onnx_light.runtime.ort import to_ort_value
+from onnx_light.runtime.ort import onnxruntime
 
 if TYPE_CHECKING:
     from onnx_light.cache import PagedCache
@@ -114,11 +114,9 @@ class StructuredValues:
         Raises:
             CodedError: ``runtime.shape``: one that cannot be an input of the next run.
         """
-        caches = {}
         for name, output in self.bindings.items():
-            self._check(name, outputs[output])
-            caches[name] = outputs[output]
-        return caches
+            self.inputs[name].check(name, outputs[output])
+        return {name: outputs[output] for name, output in self.bindings.items()}
 
     def check_state(self, given: Mapping[str, Any]) -> dict[str, PagedCache]:
         """The bound caches in a mapping.
@@ -152,8 +150,9 @@ class StructuredRun:
         from onnx_light._core import ValueScope
 
         self._scope = ValueScope()
+        scalar = onnxruntime().OrtValue.ortvalue_from_numpy
         self.feed = {
-            name: to_ort_value(np.array(self._scope.add(cache), np.int64))
+            name: scalar(np.array(self._scope.add(cache), np.int64))
             for name, cache in caches.items()
         }
 
