@@ -7,11 +7,13 @@ tensors that grow. llama.cpp reads the same GGUF file, whose weights have 4 bits
 llama_cpp is installed.
 
 Every round lets each of them append the same tokens to the same past, one at a time, after a pause
-and a token that is not timed; the next round begins with another one. It is checked that all graphs give the same next token.
+and a token that is not timed; the next round begins with another one. It is checked that all graphs
+give the same next token.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import importlib.util
@@ -20,7 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from measuring import Comparison, Report, once
@@ -184,7 +186,7 @@ def in_rounds(decoders: Mapping[str, Callable[[Array], object]], tokens: Array) 
             for name in [*names[turn:], *names[:turn]]:
                 time.sleep(_PAUSE)
                 decoders[name](tokens[:1])
-                seconds = once(lambda name=name: decoders[name](tokens)) / len(tokens)
+                seconds = once(functools.partial(decoders[name], tokens)) / len(tokens)
                 if number >= 0:
                     times[name].append(seconds)
     finally:
@@ -209,7 +211,8 @@ class Bench:
 
     def at(self, length: int) -> Any:
         """Seconds a token by round, of each decoder."""
-        caches = {name: cache.truncate(length) for name, cache in self.paged.state.items()}
+        state = cast("Mapping[str, PagedCache]", self.paged.state)
+        caches = {name: cache.truncate(length) for name, cache in state.items()}
         self.standard.state = caches
         self.group_query.load(caches, length)
         decoders: dict[str, Decode] = {}

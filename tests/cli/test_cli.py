@@ -203,6 +203,16 @@ def test_a_damaged_file_is_2_with_file_field_and_offset(path: Path) -> None:
         assert text in error
 
 
+@pytest.mark.parametrize("stdin", [False, True])
+def test_a_gguf_file_is_named(stdin: bool, tmp_path: Path) -> None:
+    data = b"GGUF" + bytes(20)
+    (tmp_path / "model.gguf").write_bytes(data)
+    place = "-" if stdin else str(tmp_path / "model.gguf")
+    result = _invoke("inspect", place, stdin=data if stdin else None)
+    assert result.exit_code == 2
+    assert "a GGUF file" in result.stderr
+
+
 def test_a_missing_file_is_2(tmp_path: Path) -> None:
     for missing in (tmp_path / "missing.onnx", tmp_path):
         result = _command("inspect", str(missing))
