@@ -15,7 +15,7 @@
 #endif
 
 namespace onnx_light::ONNX_LIGHT_KERNELS {
-namespace {
+namespace {  // NOLINT(google-build-namespaces)
 
 #if defined(__AVX512F__)
 #include "attention/vectors_avx512.h"
@@ -59,6 +59,7 @@ constexpr AttentionKernels MakeKernels() {
 }  // namespace
 
 extern const AttentionKernels kAttentionKernels;
+// NOLINTNEXTLINE(misc-definitions-in-headers)
 constinit const AttentionKernels kAttentionKernels = MakeKernels();
 
 }  // namespace onnx_light::ONNX_LIGHT_KERNELS

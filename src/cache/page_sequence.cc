@@ -1,6 +1,7 @@
 #include "onnx_light/page_sequence.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace onnx_light {
@@ -100,7 +101,8 @@ NodeRef TakeFirst(const NodeRef& node, int64_t count) {
   }
   int64_t index = count - 1;
   const size_t last = Descend(*node, index);
-  std::vector<Child> children(node->children.begin(), node->children.begin() + last + 1);
+  const auto kept = std::span(node->children).first(last + 1);
+  std::vector<Child> children(kept.begin(), kept.end());
   if (index + 1 < children.back().count) {
     children.back() = ChildOf(TakeFirst(children.back().node, index + 1));
   }
@@ -112,7 +114,8 @@ NodeRef DropFirst(const NodeRef& node, int64_t count) {
   if (node->is_leaf()) return Leaf(std::vector(node->pages.begin() + count, node->pages.end()));
   int64_t index = count;
   const size_t first = Descend(*node, index);
-  std::vector<Child> children(node->children.begin() + first, node->children.end());
+  const auto kept = std::span(node->children).subspan(first);
+  std::vector<Child> children(kept.begin(), kept.end());
   if (index > 0) children.front() = ChildOf(DropFirst(children.front().node, index));
   return Inner(std::move(children));
 }
@@ -145,8 +148,8 @@ PageSequence::PageSequence(std::span<const PlacedPage> pages)
   while (level.size() > 1) {
     std::vector<Child> above;
     for (size_t i = 0; i < level.size(); i += kFanOut) {
-      const size_t count = std::min(kFanOut, level.size() - i);
-      above.push_back(ChildOf(Inner(std::vector(level.begin() + i, level.begin() + i + count))));
+      const auto part = std::span(level).subspan(i, std::min(kFanOut, level.size() - i));
+      above.push_back(ChildOf(Inner(std::vector(part.begin(), part.end()))));
     }
     level = std::move(above);
   }

@@ -38,8 +38,8 @@ std::optional<std::string_view> Find(std::span<StringStringEntryProto* const> en
 // Digits only: no sign, no space, no other text, nothing over 64 bits.
 std::optional<uint64_t> ParseDecimal(std::string_view text) {
   uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto [stop, error] = std::from_chars(begin, end, value);
   if (text.empty() || stop != end || error != std::errc()) return std::nullopt;
   return value;
 }

@@ -17,7 +17,7 @@
 #endif
 
 namespace onnx_light::ONNX_LIGHT_KERNELS {
-namespace {
+namespace {  // NOLINT(google-build-namespaces)
 
 constexpr int kWidth = static_cast<int>(kLanes);
 
@@ -665,6 +665,7 @@ void SearchScales(const SearchGroups& groups) {
 }  // namespace
 
 extern const QuantKernels kQuantKernels;
+// NOLINTNEXTLINE(misc-definitions-in-headers)
 const QuantKernels kQuantKernels{WidenRanges, FindRanges, AreWithin,    SignedScales, RoundScales,
                                  EncodeRows,  DecodeRows, SearchScales, EncodeQ8,     EncodeQ4};
 

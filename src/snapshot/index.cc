@@ -120,6 +120,8 @@ Extent ReadExtent(MessageReader in) {
       case 4:
         extent.checksum = in.Fixed64();
         break;
+      default:  // of a later version
+        break;
     }
   }
   return extent;
@@ -152,6 +154,8 @@ Run ReadRun(MessageReader in) {
         break;
       case 8:
         run.count = in.Number();
+        break;
+      default:  // of a later version
         break;
     }
   }
@@ -199,6 +203,8 @@ CacheEntry ReadCache(MessageReader in, const std::string& place) {
       case 10:
         ReadChecksums(in, cache.checksums);
         break;
+      default:  // of a later version
+        break;
     }
   }
   return cache;
@@ -242,6 +248,8 @@ Index DecodeIndex(std::span<const std::byte> bytes, uint64_t offset, const std::
       case 3:
         index.caches.push_back(
             ReadCache(MessageReader(in.Entry(), in.ContentOffset(), place), place));
+        break;
+      default:  // of a later version
         break;
     }
   }
