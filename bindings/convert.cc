@@ -204,14 +204,15 @@ PyObject* ToPython(const FieldInfo& field, const void* at) {
       break;
   }
   const std::string_view bytes = static_cast<const String*>(at)->view();
+  const char* data = bytes.data();
   const auto size = static_cast<Py_ssize_t>(bytes.size());
   if (field.kind == Kind::kString) {
-    PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), size, nullptr);
+    PyObject* text = PyUnicode_DecodeUTF8(data, size, nullptr);
     // The wire does not promise UTF-8: such a value shows as its bytes.
     if (text != nullptr || !PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) return text;
     PyErr_Clear();
   }
-  return PyBytes_FromStringAndSize(bytes.data(), size);
+  return PyBytes_FromStringAndSize(data, size);
 }
 
 }  // namespace onnx_light::python

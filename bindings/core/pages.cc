@@ -88,7 +88,7 @@ nb::object Visible(const PayloadOfPage& self, const nb::object& rows) {
 nb::object CodeArray(const PayloadOfPage& self) {
   const auto* encoded = std::get_if<EncodedPayload>(&self.payload());
   if (encoded == nullptr) return nb::none();
-  const nb::object flat = ByteArray(encoded->codes);
+  nb::object flat = ByteArray(encoded->codes);
   const auto& dims = encoded->dims;
   if (const AffineLayout* affine = encoded->affine()) {
     if (CodeBits(affine->code_type) != 8) return flat;

@@ -192,6 +192,7 @@ nb::object ModelOf(const Snapshot& self) {
 
 std::vector<std::string> NamesOf(const Snapshot& self) {
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(self.size()));
   for (int64_t i = 0; i < self.size(); ++i) names.push_back(self.name(i));
   return names;
 }

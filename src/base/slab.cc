@@ -63,7 +63,7 @@ class Slabs {
     return *slabs;
   }
 
-  Slot Take(uint64_t size, uint64_t slots) {
+  Slot Take([[maybe_unused]] uint64_t size, uint64_t slots) {
     const std::lock_guard lock(mutex_);
     Slab* slab = first_[slots];
     if (slab == nullptr) slab = New(slots);

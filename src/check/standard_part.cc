@@ -51,7 +51,7 @@ void KeepOfTensor(Arena& arena, TensorProto& tensor) {
   tensor.clear_data_location(arena);
   tensor.clear_dims(arena);
   tensor.set_data_type(arena, TensorProto::UINT8);
-  tensor.set_raw_data(arena, std::string_view("", 1));
+  tensor.set_raw_data(arena, std::string_view("\0", 1));
 }
 
 // Its dims and type matter.

@@ -34,7 +34,7 @@ Dims BlocksOf(std::span<const int64_t> shape, const Dims& rows, const std::strin
   for (size_t i = 0; fits && i < 4; ++i) {
     fits = shape[i] >= 1 && shape[i] <= rows[i];
     if (!fits) break;
-    blocks[i] = CeilDiv(rows[i], shape[i]);
+    blocks[i] = static_cast<int64_t>(CeilDiv(rows[i], shape[i]));
     fits = static_cast<int64_t>(CeilDiv(rows[i], blocks[i])) == shape[i];
   }
   if (fits) return blocks;

@@ -217,10 +217,10 @@ OrtStatus* Fail(const KernelCall& call, size_t cache_input, const std::string& n
     try {
       TellFailure(call.Handle(cache_input, ""),
                   {node, error.code(), error.path(), error.message()});
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+    } catch (const std::exception&) {
       // There is no cache, so there is no run to tell; the status says what is wrong.
     }
-  } catch (...) {  // NOLINT(bugprone-empty-catch)
+  } catch (...) {
     // Not an error of this library: the status is all there is to say.
   }
   return StatusOf(api, exception);

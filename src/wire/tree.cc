@@ -161,6 +161,7 @@ void AppendUnknownFields(Arena& arena, Message& message, std::string_view bytes)
   if (message.unknown == nullptr) message.unknown = NewRepeated(arena);
   RepeatedBase& list = *message.unknown;
   Reserve(arena, list, list.size + bytes.size(), 1);
+  // Reserve() has made data. NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker)
   std::memcpy(static_cast<char*>(list.data) + list.size, bytes.data(), bytes.size());
   list.size += bytes.size();
 }

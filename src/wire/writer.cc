@@ -71,7 +71,7 @@ inline void CopyShort(uint8_t* to, const char* from, size_t size) {
     Word first, last;
     std::memcpy(&first, from, sizeof(Word));
     std::memcpy(&last, from + size - sizeof(Word), sizeof(Word));
-    std::memcpy(to, &first, sizeof(Word));
+    std::memcpy(to, &first, sizeof(Word));  // NOLINT(clang-analyzer-core.NonNullParamChecker)
     std::memcpy(to + size - sizeof(Word), &last, sizeof(Word));
   };
   if (size > 16) {
@@ -196,9 +196,9 @@ class Encoder {
     const Message& message = Resolve(replacements_, original);
     if (message.unknown != nullptr) p = WriteBytes(UnknownFields(message), p);
     for (uint32_t bits = message.presence; bits != 0;) {
-      const int index = std::bit_width(bits) - 1;
+      const auto index = static_cast<size_t>(std::bit_width(bits)) - 1;
       bits ^= uint32_t{1} << index;
-      const FieldInfo& field = info.fields[static_cast<size_t>(index)];
+      const FieldInfo& field = info.fields[index];
       if (field.repeated) {
         p = WriteList(field, ViewList(message, field), p, depth);
       } else if (field.kind == Kind::kMessage) {
@@ -255,7 +255,7 @@ class Encoder {
   // REQUIRES of these: there is room.
   static uint8_t* PutVarint(uint64_t value, uint8_t* p) {
     if (value < 0x80) [[likely]] {
-      *--p = static_cast<uint8_t>(value);
+      *--p = static_cast<uint8_t>(value);  // NOLINT(clang-analyzer-core.NullDereference)
       return p;
     }
     p -= VarintSize(value);
