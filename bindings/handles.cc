@@ -139,7 +139,7 @@ MessageObject* NewRoot(const ClassBinding& binding) {
   Message* message = NewMessage(arena->arena, *binding.info);
   message->flags |= Message::kDetached;
   MessageObject* object = WrapMessage(binding, arena.get(), message);
-  arena.release();  // its handle holds it now
+  arena.release();         // its handle holds it now
   ++LiveObjects().arenas;  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks)
   return object;
 }
