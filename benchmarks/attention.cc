@@ -2,8 +2,9 @@
 // float. All three are measured on the same caches, in turn, so that what else the machine does
 // disturbs them alike. Caches take turns, too: none is found in the processor's cache.
 //
-//   bench_attention [THREADS [TOKENS|prefill [HEADS/KV_HEADS/WIDTH [FORMAT]]]]
+//   bench_attention [THREADS [TOKENS|prefill [HEADS/KV_HEADS/WIDTH [FORMAT [mapped]]]]]
 //
+// "mapped": the caches lie in a snapshot file in the current folder, which is mapped and warm.
 // Columns: microseconds of attend, of reading and of multiplying (medians), the GB/s that attend
 // reads, and its floor over its time (the median over rounds): 1 would be perfect.
 #if defined(__x86_64__)
@@ -22,6 +23,7 @@
 #include "base/isa.h"
 #include "base/thread_pool.h"
 #include "onnx_light/attention.h"
+#include "onnx_light/snapshot.h"
 
 namespace onnx_light {
 namespace {
@@ -34,6 +36,7 @@ struct Case {
   int64_t query_heads, heads, width, tokens;
   std::string format;
   int64_t queries = 1;
+  bool mapped = false;
 };
 
 #if defined(__x86_64__)
@@ -147,8 +150,9 @@ class Bench {
             : std::max<int64_t>(1, (std::getenv("HOT") ? 1 : kWorkingSet) / first.nbytes());
     for (int64_t i = 0; i < copies; ++i) {
       caches_.push_back(PagedCache::FromArrays(rows, rows, 64, 0, CachePolicy::Parse(test.format)));
-      bytes_.push_back(BytesOf(caches_.back()));
     }
+    if (test.mapped) MapCaches();
+    for (const PagedCache& cache : caches_) bytes_.push_back(BytesOf(cache));
     nbytes_ = first.nbytes();
     query_.resize(test.query_heads * test.queries * test.width);
     for (float& number : query_) number = normal(random);
@@ -166,8 +170,9 @@ class Bench {
     const double us = Median(attend);
     std::printf("%2ld/%ld/%-3ld %6ld %4ld %-44s %d  %9.1f %9.1f %9.1f  %6.1f GB/s  %.2f\n",
                 test_.query_heads, test_.heads, test_.width, test_.tokens, test_.queries,
-                test_.format.c_str(), threads_, us, Median(read), Median(multiply),
-                static_cast<double>(nbytes_) / us * 1e-3, Median(ratio));
+                (test_.format + (test_.mapped ? ", mapped" : "")).c_str(), threads_, us,
+                Median(read), Median(multiply), static_cast<double>(nbytes_) / us * 1e-3,
+                Median(ratio));
     std::fflush(stdout);
   }
 
@@ -175,6 +180,21 @@ class Bench {
   static double Median(std::vector<double> values) {
     std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
     return values[values.size() / 2];
+  }
+
+  // The same caches from a file, which is deleted: the mapping keeps its bytes.
+  void MapCaches() {
+    const std::string path = "bench_attention.kvcache";
+    SnapshotContent content;
+    for (size_t i = 0; i < caches_.size(); ++i) {
+      content.caches.push_back({"layers." + std::to_string(i), caches_[i]});
+    }
+    SnapshotWriter(content).WriteToFile(path);
+    const Snapshot snapshot = Snapshot::OpenFile(path);
+    for (size_t i = 0; i < caches_.size(); ++i) {
+      caches_[i] = snapshot.Cache(static_cast<int64_t>(i));
+    }
+    std::remove(path.c_str());
   }
 
   // Seconds; of one thread those that it had a core, so that a busy machine disturbs less.
@@ -256,8 +276,10 @@ int main(int argc, char** argv) {
     tokens = {std::atol(argv[2])};
   if (!given(3).empty()) shapes = {given(3)};
   if (!given(4).empty()) formats = {given(4)};
+  const bool mapped = given(5) == "mapped";
   for (const std::string& shape : shapes) {
     Case test{};
+    test.mapped = mapped;
     std::sscanf(shape.c_str(), "%ld/%ld/%ld", &test.query_heads, &test.heads, &test.width);
     for (const int count : threads) {
       for (const int64_t length : tokens) {

@@ -23,7 +23,7 @@ from onnx_light import PagedCache
 
 Array = Any
 WORKING_SET = 96 << 20  # bytes of the caches that take turns
-SHAPES = ((32, 8, 128), (9, 3, 64))
+SHAPES = ((32, 8, 128), (8, 8, 128), (9, 3, 64))
 # Our policy, the peer's cache, and what the times should be at most, as a ratio.
 PAIRS = (
     ("float32", "float32", 1 / 2.5),
