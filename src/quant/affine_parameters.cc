@@ -48,7 +48,8 @@ ParameterChooser::ParameterChooser(const PageFormat& format, const std::array<in
 
 void ParameterChooser::Resize(int64_t cells) {
   cells_ = cells;
-  const auto size = static_cast<size_t>(PaddedWidth(cells));
+  // Kernels take whole vectors of cells, and rows of channels whole vectors from any cell on.
+  const auto size = static_cast<size_t>(PaddedWidth(cells + kLanes - 1));
   for (auto* values : {&low_, &high_, &scale_, &zero_point_}) {
     if (values->size() < size) values->resize(size);
   }

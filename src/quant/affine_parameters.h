@@ -67,7 +67,7 @@ class ParameterChooser {
   const bool is_signed_;
   const ScaleRounding rounding_;
   int64_t cells_ = 1;  // of the block
-  // One for each of them, and up to kLanes - 1 more.
+  // One for each of them, and at least kLanes - 1 more.
   std::vector<float> low_, high_, scale_, zero_point_;
   std::vector<float> all_scales_;
   std::vector<uint8_t> all_zero_points_;
