@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime
@@ -129,13 +129,54 @@ def test_generate_goes_back_and_on(model_path: Path) -> None:
         assert answers[0] == answers[1]
 
 
-def test_the_context_is_the_limit(model_path: Path) -> None:
-    session = InferenceSession(from_gguf(model_path))
-    logits(session, (IDS * 3)[:96])
+@pytest.mark.parametrize("attention", ["standard", "paged"])
+def test_the_context_is_the_limit(
+    model_path: Path, attention: Literal["standard", "paged"]
+) -> None:
+    session = InferenceSession(from_gguf(model_path, attention=attention))
+    assert session.context == SMALL["context"]
+    ids = (IDS * 3)[: SMALL["context"]]
+    logits(session, ids[:-3])
+    fork = session.fork()
+    answer = generate(fork, ids[:-3], max_new_tokens=10)
+    assert len(answer) == 4  # the last one is not run
+    assert fork.tokens is not None
+    assert fork.tokens.tolist() == ids[:-3] + answer[:3]
     before = dict(session.state)
-    with pytest.raises(Exception, match=r"out of data bounds|max_tokens"):
-        logits(session, [1])
+    with pytest.raises(CodedError, match=r"4 tokens after 93 exceed .* context of 96") as caught:
+        logits(session, [1] * 4)
+    assert (caught.value.code, caught.value.path) == ("runtime.max_tokens", "input_ids")
+    with pytest.raises(ModelError, match="97 tokens; the model's context is 96"):
+        generate(session, [1, *ids])
     assert dict(session.state) == before
+    logits(session, ids[-3:])
+
+
+@pytest.mark.parametrize(
+    ("feed", "path", "words"),
+    [
+        ({"input_id": [[1]]}, "input_id", "it has input_ids, num_logits"),
+        ({"num_logits": 1}, "input_ids", "must be fed"),
+        ({"input_ids": np.ones((1, 2), np.int32)}, "input_ids", "int32.*takes tensor.int64"),
+        ({"input_ids": [[1]], "num_logits": 1.0}, "num_logits", "double.*takes tensor.int64"),
+    ],
+)
+def test_wrong_feeds(model_path: Path, feed: dict[str, Any], path: str, words: str) -> None:
+    session = InferenceSession(from_gguf(model_path))
+    logits(session, IDS[:3])
+    before = dict(session.state)
+    with pytest.raises(CodedError, match=words) as caught:
+        session.run(["logits"], feed)
+    assert (caught.value.code, caught.value.path) == ("runtime.feed", path)
+    with pytest.raises(Exception, match="num_logits"):
+        session.run(["logits"], {"input_ids": [[1]], "num_logits": 2})
+    assert dict(session.state) == before
+
+
+def test_a_gguf_file_is_no_model_yet(model_path: Path) -> None:
+    with pytest.raises(CodedError, match="from_gguf") as caught:
+        InferenceSession(model_path)
+    assert (caught.value.code, caught.value.path) == ("runtime.model", str(model_path))
 
 
 def test_policies(model_path: Path) -> None:

@@ -1,9 +1,17 @@
 """RegisterCustomOps with an ONNX Runtime that is too old, or not what it seems."""
 
 import ctypes
+import sys
+import types
+from collections.abc import Iterator
 from typing import Any
 
-from onnx_light.runtime import get_library_path
+import onnxruntime
+import pytest
+from structured_models import decoder
+
+from onnx_light.errors import CodedError
+from onnx_light.runtime import InferenceSession, get_library_path, ort
 
 CREATE_STATUS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 GET_CODE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -58,3 +66,29 @@ def test_another_interface_is_found_out() -> None:
     assert messages[-1].startswith("[runtime.version]")
     assert "1.2.3" in messages[-1]
     assert "statuses do not work" in messages[-1]
+
+
+@pytest.fixture
+def fresh_module() -> Iterator[None]:
+    """The module is looked for again, before and after."""
+    ort.onnxruntime.cache_clear()
+    yield
+    ort.onnxruntime.cache_clear()
+
+
+@pytest.mark.parametrize("version", ["1.22.1", "1.9.0", "0.5"])
+@pytest.mark.usefixtures("fresh_module")
+def test_a_package_that_is_too_old(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = types.SimpleNamespace(__version__=version)
+    monkeypatch.setitem(sys.modules, "onnxruntime", old)
+    with pytest.raises(CodedError, match=r"1\.23 or later is needed") as caught:
+        InferenceSession(decoder())
+    assert (caught.value.code, caught.value.path) == ("runtime.version", "onnxruntime")
+    assert version in str(caught.value)
+
+
+@pytest.mark.parametrize("version", ["1.23.0", "1.100.0.dev20300101", "2.0"])
+@pytest.mark.usefixtures("fresh_module")
+def test_packages_that_are_new_enough(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "__version__", version)
+    assert ort.onnxruntime() is onnxruntime

@@ -1,7 +1,9 @@
 """Sessions whose state is caches as values."""
 
+import gc
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,54 @@ def test_a_failure_in_the_middle_of_a_run() -> None:
     session.state = {"layers.0": short, "layers.1": long}
     raises("runtime.max_tokens", "attention.1.K", session.run, None, feeds(1, 1))
     assert dict(session.state) == {"layers.0": short, "layers.1": long}
+
+
+def test_hundreds_of_runs_and_failures_leave_nothing() -> None:
+    session = InferenceSession(decoder(max_tokens=400))
+    held = held_values()
+    failing = session.fork()
+    long = PagedCache.from_arrays(feeds(400, 1)["k"], feeds(400, 1)["v"])
+    failing.state = {"layers.0": PagedCache(), "layers.1": long}  # the second layer fails
+    before = dict(failing.state)
+    for seed in range(400):
+        step = feeds(1, seed)
+        outputs = ["y"] if seed % 3 else None  # with and without caches among the results
+        session.run(outputs, step)
+        raises("runtime.max_tokens", "attention.1.K", failing.run, outputs, step)
+        assert held_values() == held
+    assert dict(failing.state) == before
+    keys, values = joined(*(feeds(1, seed) for seed in range(400)))
+    for layer in session.state.values():
+        np.testing.assert_array_equal(layer.key_array(), keys)
+        np.testing.assert_array_equal(layer.value_array(), values)
+
+
+def test_inputs_and_results_of_a_run_are_not_kept() -> None:
+    session = InferenceSession(decoder())
+    step = feeds(4000, 0)  # larger than what may stay bound until the next run
+    kept = [weakref.ref(step["q"]), weakref.ref(session.run(["y"], step)[0])]
+    del step
+    gc.collect()
+    assert [item() for item in kept] == [None, None]
+
+
+def test_providers_may_be_set_again() -> None:
+    session = InferenceSession(decoder())
+    session.run(None, feeds(2, 1))
+    (before,) = session.fork().run(["y"], feeds(3, 0))
+    session.set_providers(["CPUExecutionProvider"])
+    (after,) = session.run(["y"], feeds(3, 0))
+    np.testing.assert_array_equal(before, after)
+
+
+def test_empty_defaults_keep_their_pages() -> None:
+    model = decoder(layers=1)
+    model.graph.paged_cache_initializer.append(PagedCache().to_proto("layers.0"))
+    session = InferenceSession(model)
+    session.run(None, feeds(3, 0))
+    session.truncate(0)
+    session.run(None, feeds(2, 0))
+    assert len(session.state["layers.0"]) == 2
 
 
 def test_wrong_caches_are_refused_before_anything_runs() -> None:

@@ -16,7 +16,10 @@ _CHUNK = 512
 
 
 class GenerationSession(Protocol):
-    """What `generate` needs of a session."""
+    """What `generate` needs of a session.
+
+    Where it has a `context` above 0, the state never holds more tokens.
+    """
 
     @property
     def tokens(self) -> Any:
@@ -130,7 +133,7 @@ def generate(
         session: an `onnx_light.runtime.InferenceSession` of a decoder with `input_ids` and
             `logits`; `logits` may be those of the last token only.
         token_ids: the whole conversation, at least one id; a list or an array [tokens].
-        max_new_tokens: the most tokens to return.
+        max_new_tokens: the most tokens to return; fewer where the model's context ends.
         temperature: 0 takes the most likely token, the first one of equals; above 0 one is drawn
             with the probabilities softmax(logits / temperature).
         top_p: draws only among the most likely tokens whose probabilities sum up to this.
@@ -139,7 +142,8 @@ def generate(
         on_token: called with each id that is returned, as soon as it is known.
 
     Raises:
-        ModelError: an argument that cannot be used, or logits that are NaN.
+        ModelError: an argument that cannot be used, a conversation that is longer than the model's
+            context, or logits that are NaN.
     """
     prompt = _as_ids(token_ids, "token_ids")
     if not prompt:
@@ -148,8 +152,12 @@ def generate(
         raise _fail("max_new_tokens", f"{max_new_tokens}; 0 or more is needed")
     sampler = _Sampler(temperature, top_p, seed)
     ends = frozenset(_as_ids(list(stop), "stop"))
+    context = getattr(session, "context", 0)
+    if context and len(prompt) > context:
+        raise _fail("token_ids", f"{len(prompt)} tokens; the model's context is {context}")
+    most = min(max_new_tokens, context - len(prompt) + 1) if context else max_new_tokens
     answer: list[int] = []
-    if max_new_tokens == 0:
+    if most == 0:
         return answer
     pending = prompt[_rewind(session, prompt) :]
     while True:
@@ -159,6 +167,6 @@ def generate(
         answer.append(token)
         if on_token:
             on_token(token)
-        if len(answer) == max_new_tokens:
+        if len(answer) == most:
             return answer
         pending = [token]

@@ -205,7 +205,8 @@ class LlamaGraph:
         wanted = builder.node("Unsqueeze", ["num_logits", "zero"], "num_logits_row")
         skipped = builder.node("Sub", ["tokens", wanted], "num_skipped")
         sizes = builder.node("Concat", [skipped, wanted], "split_sizes", axis=0)
-        builder.node("Split", [hidden, sizes], ["hidden_skipped", "hidden_last"], axis=1)
+        # The first one names the node, and so onnxruntime's error.
+        builder.node("Split", [hidden, sizes], ["hidden_before_num_logits", "hidden_last"], axis=1)
         normed = self._norm("output_norm.weight", "hidden_last", "output_norm")
         rows = builder.node("Squeeze", [normed, "zero"], "output_rows")
         table = "token_embd.weight" if self.config.tied else "output.weight"

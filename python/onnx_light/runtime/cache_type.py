@@ -39,6 +39,11 @@ class CacheShape:
     key_width: int | None = None
     value_width: int | None = None
 
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """The same, with 0 for nothing."""
+        return self.batch or 0, self.heads or 0, self.key_width or 0, self.value_width or 0
+
     def check(self, name: str, cache: PagedCache) -> None:
         """Whether a cache has this type. An empty one has every.
 

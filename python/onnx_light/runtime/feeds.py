@@ -64,7 +64,12 @@ class StepBuilder:
         self._model = model
         self._bindings = bindings
         self._sizes: dict[str, tuple[int, int]] = {}
-        self._inputs = {item.name: item for item in model.session.get_inputs()}
+        lowered = model.lowered
+        handles = {*lowered.inputs, *lowered.constants} if lowered else set()
+        items = model.session.get_inputs()
+        self._inputs = {item.name: item for item in items if item.name not in handles}
+        optional = model.session.get_overridable_initializers()
+        self._types = {item.name: item.type for item in (*self._inputs.values(), *optional)}
 
     def build(
         self, given: Mapping[str, Any], state: State, end: int | None = None, is_state: bool = True
@@ -80,10 +85,12 @@ class StepBuilder:
             is_state: whether these are the state's.
 
         Raises:
-            CodedError: ``runtime.feed``: inputs that contradict each other or the state, or one
-                that is needed and follows from nothing. ``runtime.size``, ``runtime.dtype``.
+            CodedError: ``runtime.feed``: inputs that the model does not take, that contradict each
+                other or the state, or one that is needed and follows from nothing.
+                ``runtime.max_tokens``: more tokens than the model says that it takes.
+                ``runtime.size``, ``runtime.dtype``.
         """
-        feed = {name: _as_value(name, value) for name, value in given.items()}
+        feed = {name: self._value(name, value) for name, value in given.items()}
         caches = [binding for binding in self._bindings.caches if binding.input in feed]
         if not caches and is_state:
             masked, shifted, past_tokens = state.masked, state.shifted, state.tokens
@@ -99,12 +106,37 @@ class StepBuilder:
         batch, count = _batch_and_count(feed)
         if batch is not None:
             _check_batch(shapes, batch)
+        self._check_context(past, count)
         self._add_empty_tensors(feed, shapes, past, batch)
         masked = masked or _mask_of_the_caller(feed, past, count)
         shifted = shifted or _positions_of_the_caller(feed, past, count)
         self._add_what_follows(feed, past, batch, count, masked, shifted)
+        for name in self._inputs:
+            if name not in feed:
+                raise _fail("feed", name, f"{self._types[name]}; it must be fed")
         tokens = _new_tokens(feed)
         return Step(feed, shapes, past, batch, count, past_tokens, tokens, masked, shifted)
+
+    def _value(self, name: str, value: Any) -> Any:
+        """An OrtValue of the input's type."""
+        wanted = self._types.get(name)
+        if wanted is None:
+            names = ", ".join(self._types)
+            raise _fail("feed", name, f"the model has no such input; it has {names}")
+        made = _as_value(name, value)
+        found = made.data_type()
+        if found != wanted:
+            raise _fail("feed", name, f"{found}; the model takes {wanted}")
+        return made
+
+    def _check_context(self, past: int, count: int | None) -> None:
+        context = self._model.context
+        if context and count and past + count > context:
+            raise _fail(
+                "max_tokens",
+                _IDS,
+                f"{count} tokens after {past} exceed the model's context of {context}",
+            )
 
     def _cache_shapes(self, feed: Mapping[str, Any]) -> dict[str, list[int]]:
         shapes: dict[str, list[int]] = {}

@@ -64,6 +64,8 @@ def lower(model: Any) -> ModelProto:
             type that is none of a cache; ``runtime.function``; ``runtime.encoded``; of embedded
             caches what `PagedCache.from_proto` says.
     """
+    if not hasattr(model, "SerializeToString"):
+        raise TypeError(f"a ModelProto is needed, not {type(model).__qualname__}")
     copy = ModelProto()
     if isinstance(model, ModelProto):
         copy.CopyFrom(model)

@@ -71,6 +71,17 @@ class Model:
             fields["weights"] = self._weights_digest()
         return ModelIdentity.from_metadata(fields)
 
+    @functools.cached_property
+    def context(self) -> int:
+        """How many tokens the model takes, where its metadata say so, else 0.
+
+        Raises:
+            CodedError: ``identity.value``: they say something else than a number.
+        """
+        fields = identity_fields(self.session.get_modelmeta().custom_metadata_map.items())
+        known = {name: text for name, text in fields.items() if name == "context"}
+        return ModelIdentity.from_metadata(known).context
+
     def _weights_digest(self) -> str:
         if self.proto is None:
             self._refuse_identity("onnxruntime's own format does not show the weights")
@@ -92,7 +103,7 @@ def load_model(
 
     Raises:
         CodedError: what `lower` finds; ``runtime.options``: options that carry the weights of
-            another session. ParseError: not a model.
+            another session; ``runtime.model``: a GGUF file. ParseError: not a model.
         Exception: whatever onnxruntime raises.
     """
     runtime = onnxruntime()
@@ -102,6 +113,7 @@ def load_model(
     weights: tuple[Any, ...] = ()
     if isinstance(source, str | os.PathLike):
         path = Path(source)
+        _refuse_gguf(path)
         stamp = _stamp(path)
         folder = str(path.parent)
         proto = _read(path)
@@ -162,6 +174,14 @@ def _options_for(model: ModelProto) -> Any:
     if any(tensor.name in inputs for tensor in model.graph.initializer):
         options.log_severity_level = _ERRORS_ONLY
     return options
+
+
+def _refuse_gguf(path: Path) -> None:
+    with open(path, "rb") as file:
+        if file.read(4) == b"GGUF":
+            raise CodedError(
+                "runtime.model", str(path), "a GGUF file; models.from_gguf makes a model of it"
+            )
 
 
 def _read(path: Path) -> ModelProto | None:

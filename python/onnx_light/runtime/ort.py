@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import math
 from typing import Any
@@ -18,6 +19,8 @@ Array = npt.NDArray[Any]
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _BFLOAT16_NUMBER = 16  # in TensorProto.DataType
 
+_OLDEST = (1, 23)
+
 # The element types of keys and values, as onnxruntime names them.
 CACHE_DTYPES = {
     "tensor(float)": np.dtype(np.float32),
@@ -32,14 +35,16 @@ TENSOR_DTYPES = CACHE_DTYPES | {
 TENSOR_DTYPES["tensor(double)"] = np.dtype(np.float64)
 
 
+@functools.cache
 def onnxruntime() -> Any:
     """The module.
 
     Raises:
+        CodedError: ``runtime.version``: it is too old.
         ImportError: it is not installed.
     """
     try:
-        return importlib.import_module("onnxruntime")
+        module = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise
@@ -47,6 +52,13 @@ def onnxruntime() -> Any:
             "onnx_light.runtime needs onnxruntime: pip install 'onnx-light[runtime]'",
             name=error.name,
         ) from None
+    version = module.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        wanted = ".".join(map(str, _OLDEST))
+        raise CodedError(
+            "runtime.version", "onnxruntime", f"{version} is installed; {wanted} or later is needed"
+        )
+    return module
 
 
 def is_ort_value(value: object) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from onnx_light._core import common_end
 from onnx_light.errors import CodedError
 from onnx_light.runtime.bindings import Bindings, find_bindings
 from onnx_light.runtime.feeds import Step, StepBuilder
@@ -22,12 +23,7 @@ from onnx_light.runtime.state import (
     start_state,
     state_from_caches,
 )
-from onnx_light.runtime.structured import (
-    StructuredArg,
-    StructuredRun,
-    StructuredValues,
-    common_end,
-)
+from onnx_light.runtime.structured import StructuredArg, StructuredValues
 
 if TYPE_CHECKING:
     from onnx_light import PagedCache
@@ -70,7 +66,8 @@ class InferenceSession:
             CodedError: a ValueError with `code` and `path`. ``runtime.unsupported``: state that
                 this class cannot keep: buffers of fixed capacity, caches of windows and of
                 encoders, quantized and fused ones, states of convolutions and recurrences;
-                ``runtime.binding``, ``runtime.options``; what `lower` finds in a model with
+                ``runtime.binding``, ``runtime.options``, ``runtime.model``; ``runtime.version``: an
+                onnxruntime that is too old; what `lower` finds in a model with
                 structured values.
             ImportError: onnxruntime is not installed.
             ParseError, OSError: the model cannot be read.
@@ -79,7 +76,7 @@ class InferenceSession:
         self._model = load_model(path_or_bytes, sess_options, providers, provider_options, **kwargs)
         self._bindings: Bindings = find_bindings(self._model)
         self._steps = StepBuilder(self._model, self._bindings)
-        self._structured = StructuredValues(self._model.lowered, self._model.proto)
+        self._structured = StructuredValues(self._model)
         self._start = start_state(self._bindings, self._structured)
         self._state = self._start
         self._lock = threading.Lock()
@@ -116,6 +113,11 @@ class InferenceSession:
             if item.name not in hidden
         ]
 
+    def set_providers(self, *args: Any, **kwargs: Any) -> None:
+        """As onnxruntime's; for all forks of this session."""
+        self._model.session.set_providers(*args, **kwargs)
+        self._structured.runs.forget_bindings()
+
     # Running
 
     def run(
@@ -138,8 +140,9 @@ class InferenceSession:
             a PagedCache for a structured value.
 
         Raises:
-            CodedError: ``runtime.feed``: inputs that contradict each other or the state, or one
-                that is missing; ``runtime.size``; ``runtime.present``: keys or values came out in
+            CodedError: ``runtime.feed``: inputs that the model does not take, that contradict each
+                other or the state, or one that is missing; ``runtime.max_tokens``: more tokens
+                than `context`; ``runtime.size``; ``runtime.present``: keys or values came out in
                 a shape that cannot be the next past; ``runtime.shape`` for a structured value.
                 What an operator of `ai.rt` says, with the name of its node in the path. The state
                 is unchanged.
@@ -181,24 +184,18 @@ class InferenceSession:
             convert: makes a result of an output's OrtValue and name; `copy` says whether the state
                 goes on with that value.
         """
-        session = self._model.session
         structured = self._structured
-        names = list(output_names or (item.name for item in session.get_outputs()))
+        names = list(output_names or (item.name for item in self._model.session.get_outputs()))
         bound = dict.fromkeys(binding.output for binding in self._bindings.all)
-        bound |= dict.fromkeys(structured.bindings.values())
-        fetched = list(dict.fromkeys([*names, *bound]))
+        fetched = tuple(
+            name for name in dict.fromkeys([*names, *bound]) if name not in structured.outputs
+        )
         plain = {name: item for name, item in given.items() if name not in structured.inputs}
         with self._lock:
             caches = structured.inputs_of_run(given, self._state.caches)
             is_state = not any(name in given for name in structured.bindings)
-            end = common_end(caches[name] for name in structured.bindings)
-            step = self._steps.build(plain, self._state, end, is_state)
-            with StructuredRun(caches) as run:
-                values = session.run_with_ort_values(fetched, step.feed | run.feed, run_options)
-                outputs = {
-                    name: run.cache(value) if name in structured.outputs else value
-                    for name, value in zip(fetched, values, strict=True)
-                }
+            step = self._steps.build(plain, self._state, structured.common_end(caches), is_state)
+            outputs = self._run(caches, step, fetched, run_options)
             state = self._next_state(step, outputs)
             results = [
                 outputs[name]
@@ -209,12 +206,24 @@ class InferenceSession:
             self._state = state
         return results
 
+    def _run(
+        self, caches: list[PagedCache], step: Step, fetched: tuple[str, ...], run_options: Any
+    ) -> dict[str, Any]:
+        """The fetched outputs as OrtValues, and all that are caches."""
+        structured = self._structured
+        if self._model.lowered is None:
+            session = self._model.session
+            values = session.run_with_ort_values(fetched, step.feed, run_options)
+            return dict(zip(fetched, values, strict=True))
+        made, values = structured.runs.run(caches, step.feed, fetched, run_options)
+        return dict(zip([*structured.outputs, *fetched], [*made, *values], strict=True))
+
     def _next_state(self, step: Step, outputs: Mapping[str, Any]) -> State:
         values = {item.input: outputs[item.output] for item in self._bindings.all}
         length = self._present_length(step, outputs)
         caches = self._structured.next_state(outputs)
         if not self._bindings.layers:
-            length = common_end(caches.values()) or 0
+            length = common_end(list(caches.values())) or 0
         if length == 0:
             for binding in self._bindings.caches:
                 del values[binding.input]
@@ -280,6 +289,14 @@ class InferenceSession:
         if tokens is None:
             return None
         return (tokens[0] if len(tokens) == 1 else tokens).copy()
+
+    @property
+    def context(self) -> int:
+        """How many tokens the model takes, past ones included; 0 if it does not say.
+
+        Models of `from_gguf` do, in the metadata of their identity.
+        """
+        return self._model.context
 
     def reset(self) -> None:
         """Goes back to the state before the first run."""

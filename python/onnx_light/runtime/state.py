@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from onnx_light._core import common_end
 from onnx_light.errors import CodedError
 from onnx_light.runtime.bindings import Binding, Bindings
 from onnx_light.runtime.ort import CACHE_DTYPES, Array, to_array, to_ort_value
-from onnx_light.runtime.structured import StructuredValues, common_end
+from onnx_light.runtime.structured import StructuredValues
 
 if TYPE_CHECKING:
     from onnx_light.cache import PagedCache
@@ -112,7 +113,7 @@ def start_state(bindings: Bindings, structured: StructuredValues) -> State:
         return state
     if set(caches) & {*bindings.layers, *(item.input for item in bindings.others)}:
         raise _fail("binding", ", ".join(caches), "structured and other state of one name")
-    end = common_end(caches.values())
+    end = common_end(list(caches.values()))
     if bindings.layers:
         return replace(state, caches=caches)
     return replace(state, caches=caches, length=end or 0, tokens=None if end else NO_TOKENS)
@@ -193,7 +194,7 @@ def state_from_caches(
     if bindings.layers:
         return replace(_state_of_tensors(rest, bindings, tokens), caches=caches)
     state = _state_of_tensors(rest, bindings, None)
-    end = common_end(caches.values())
+    end = common_end(list(caches.values()))
     if tokens is not None and tokens.shape[1] != end:
         raise _fail("tokens", "tokens", f"ids {list(tokens.shape)} for caches that end at {end}")
     if not end:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnx_light._core import CACHE_TYPE_NAME
+from onnx_light._core import CACHE_TYPE_NAME, common_end, first_misfit
 from onnx_light.errors import CodedError
 from onnx_light.runtime.cache_type import CacheShape
+from onnx_light.runtime.handle_runs import HandleRuns
 from onnx_light.runtime.lowering import Lowered
-from onnx_light.runtime.ort import onnxruntime
+from onnx_light.runtime.model import Model
 
 if TYPE_CHECKING:
     from onnx_light.cache import PagedCache
@@ -35,24 +36,26 @@ class StructuredValues:
         inputs: the caches among the inputs, with what their types say.
         outputs: the names of outputs that are caches.
         bindings: the output that each bound input takes up.
-        start: the caches that bound inputs have before the first run.
+        runs: runs the model; it takes what `inputs_of_run` gives, and gives `outputs`.
     """
 
-    def __init__(self, lowered: Lowered | None, model: ModelProto | None) -> None:
+    def __init__(self, model: Model) -> None:
         self.inputs: Mapping[str, CacheShape] = {}
-        self.outputs: frozenset[str] = frozenset()
+        self.outputs: Sequence[str] = ()
         self.bindings: dict[str, str] = {}
         self._defaults: Mapping[str, PagedCache] = {}
         self._constants: Mapping[str, PagedCache] = {}
-        if lowered is None or model is None:
-            return
-        self.inputs = lowered.inputs
-        self.outputs = frozenset(lowered.outputs)
-        self._defaults = lowered.defaults
-        self._constants = lowered.constants
-        for name, cache in self._defaults.items():
-            self._check(name, cache)
-        self._bind(model)
+        lowered: Lowered | None = model.lowered
+        if lowered is not None and model.proto is not None:
+            self.inputs = lowered.inputs
+            self.outputs = tuple(lowered.outputs)
+            self._defaults = lowered.defaults
+            self._constants = lowered.constants
+            for name, cache in self._defaults.items():
+                self._check(name, cache)
+            self._bind(model.proto)
+        self._sizes = np.array([self.inputs[name].sizes for name in self.bindings], np.int64)
+        self.runs = HandleRuns(model.session, [*self.inputs, *self._constants], self.outputs)
 
     def _bind(self, model: ModelProto) -> None:
         outputs = {value.name for value in model.graph.output}
@@ -79,7 +82,7 @@ class StructuredValues:
         """The caches of bound inputs before the first run."""
         from onnx_light.cache import PagedCache
 
-        return {name: self._defaults.get(name) or PagedCache() for name in self.bindings}
+        return {name: self._defaults.get(name, PagedCache()) for name in self.bindings}
 
     @property
     def hidden(self) -> Collection[str]:
@@ -88,25 +91,30 @@ class StructuredValues:
 
     def inputs_of_run(
         self, given: Mapping[str, Any], state: Mapping[str, PagedCache]
-    ) -> dict[str, PagedCache]:
+    ) -> list[PagedCache]:
         """The caches that a run takes: what is fed, else the state's, else embedded ones.
 
         Raises:
             CodedError: ``runtime.feed``: one that is not there; ``runtime.shape``.
             TypeError: something else than a cache is fed.
         """
-        caches = dict(self._constants)
+        caches = []
         for name in self.inputs:
             if name in given:
                 self._check(name, given[name])
-                caches[name] = given[name]
+                caches.append(given[name])
             elif name in state:
-                caches[name] = state[name]
+                caches.append(state[name])
             elif name in self._defaults:
-                caches[name] = self._defaults[name]
+                caches.append(self._defaults[name])
             else:
                 raise CodedError("runtime.feed", name, "a PagedCache must be fed")
-        return caches
+        return [*caches, *self._constants.values()]
+
+    def common_end(self, caches: list[PagedCache]) -> int | None:
+        """Of the bound ones among `inputs_of_run`; None where they differ, or there are none."""
+        named = zip(self.inputs, caches, strict=False)
+        return common_end([cache for name, cache in named if name in self.bindings])
 
     def next_state(self, outputs: Mapping[str, Any]) -> dict[str, PagedCache]:
         """The caches of bound inputs after a run.
@@ -114,9 +122,13 @@ class StructuredValues:
         Raises:
             CodedError: ``runtime.shape``: one that cannot be an input of the next run.
         """
-        for name, output in self.bindings.items():
-            self.inputs[name].check(name, outputs[output])
-        return {name: outputs[output] for name, output in self.bindings.items()}
+        caches = [outputs[output] for output in self.bindings.values()]
+        if caches:
+            misfit = first_misfit(caches, self._sizes)
+            if misfit is not None:
+                name = list(self.bindings)[misfit]
+                self.inputs[name].check(name, caches[misfit])
+        return dict(zip(self.bindings, caches, strict=True))
 
     def check_state(self, given: Mapping[str, Any]) -> dict[str, PagedCache]:
         """The bound caches in a mapping.
@@ -141,42 +153,3 @@ class StructuredValues:
         if not isinstance(cache, PagedCache):
             raise TypeError(f"{name}: a PagedCache is needed, not {type(cache).__name__}")
         self.inputs[name].check(name, cache)
-
-
-class StructuredRun:
-    """One run: its handles exist until it ends."""
-
-    def __init__(self, caches: Mapping[str, PagedCache]) -> None:
-        from onnx_light._core import ValueScope
-
-        self._scope = ValueScope()
-        scalar = onnxruntime().OrtValue.ortvalue_from_numpy
-        self.feed = {
-            name: scalar(np.array(self._scope.add(cache), np.int64))
-            for name, cache in caches.items()
-        }
-
-    def __enter__(self) -> StructuredRun:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        failure = self._scope.failure
-        self._scope.end()
-        # onnxruntime's own exceptions have no class in common but this one.
-        if failure is not None and isinstance(error, Exception):
-            node, code, path, message = failure
-            where = f"{node}.{path}" if path else node
-            raise CodedError(code, where, message) from error
-
-    @staticmethod
-    def cache(value: Any) -> PagedCache:
-        """The cache that came out."""
-        from onnx_light._core import cache_of
-
-        return cache_of(int(value.numpy()))
-
-
-def common_end(caches: Iterable[PagedCache]) -> int | None:
-    """The end position of all caches; None where they differ, or there are none."""
-    ends = {cache.end for cache in caches}
-    return ends.pop() if len(ends) == 1 else None
