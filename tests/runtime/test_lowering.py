@@ -1,5 +1,6 @@
 """Caches through If, Loop, Scan and functions; what is refused; encoded initializers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from operator_models import make_session
 from structured_models import (
     BOOL,
     FLOAT,
+    HEADS,
     INT64,
+    WIDTH,
     cache,
     decoder,
     feeds,
@@ -24,7 +27,15 @@ from structured_models import (
 
 from onnx_light import PagedCache
 from onnx_light.errors import CodedError
-from onnx_light.onnx import ModelProto, TypeProto, ValidationError, check_model
+from onnx_light.onnx import (
+    ModelProto,
+    SerializeOptions,
+    TensorProto,
+    TypeProto,
+    ValidationError,
+    check_model,
+    from_array,
+)
 from onnx_light.runtime import InferenceSession, cache_type, handle, lower, release, value
 
 NODE = helper.make_node
@@ -488,6 +499,97 @@ def test_encoded_initializers_of_records() -> None:
     (x,) = InferenceSession(encoded_model(21, fill)).run(None, {})
     expected = codes.astype(np.float32) * scales[..., None].astype(np.float32)
     np.testing.assert_array_equal(x, expected.reshape(3, 64))
+
+
+CODES = np.random.default_rng(2).integers(-128, 128, (3, 64)).astype(np.int8)
+
+
+def add_codes(graph: Any, scale: float) -> None:
+    """An encoded initializer w of CODES."""
+    weight = graph.encoded_initializer.add(name="w", raw_data=CODES.tobytes())
+    weight.logical_type = TypeProto(
+        tensor_type={"elem_type": FLOAT, "shape": {"dim": [{"dim_value": n} for n in CODES.shape]}}
+    )
+    weight.affine.storage_type = TensorProto.INT8
+    weight.affine.scale = TensorProto(data_type=FLOAT, float_data=[scale])
+
+
+def test_encoded_initializers_of_branches() -> None:
+    branches = {
+        name: subgraph(name, [NODE("Identity", ["w"], [name])], [], [value_info(name, FLOAT, None)])
+        for name in ("then_branch", "else_branch")
+    }
+    model = make(
+        [NODE("If", ["c"], ["x"], **branches)],
+        [value_info("c", BOOL, [])],
+        [value_info("x", FLOAT, [None] * 2)],
+    )
+    for attribute in model.graph.node[0].attribute:
+        add_codes(attribute.g, 0.5 if attribute.name == "then_branch" else 0.25)
+    session = InferenceSession(model)
+    for condition, scale in ((True, 0.5), (False, 0.25)):
+        (x,) = session.run(None, {"c": np.array(condition)})
+        np.testing.assert_array_equal(x, CODES * np.float32(scale))
+
+
+def test_encoded_initializers_with_shared_parameters() -> None:
+    model = encoded_model(22, lambda weight: None)
+    model.graph.encoded_initializer.clear()
+    add_codes(model.graph, 0)
+    weight = model.graph.encoded_initializer[0]
+    weight.affine.ClearField("scale")
+    weight.parameter_ref = "rows"
+    model.graph.initializer.append(from_array(np.array([2, 3, 0.5], np.float32), "row.scales"))
+    weight.affine.axis = 0
+    annotation = model.graph.quantization_annotation.add()
+    annotation.tensor_name = "onnx_light.quantization.parameters:rows"
+    annotation.quant_parameter_tensor_names.add(key="scale", value="row.scales")
+    (x,) = InferenceSession(model).run(None, {})
+    np.testing.assert_array_equal(x, CODES * np.array([[2], [3], [0.5]], np.float32))
+    weight.parameter_ref = "columns"
+    refused(model, "runtime.encoded", "graph.encoded_initializer[w]", "'columns'")
+
+
+def test_encoded_initializers_that_inputs_replace() -> None:
+    model = encoded_model(22, lambda weight: None)
+    model.graph.encoded_initializer.clear()
+    add_codes(model.graph, 0.5)
+    value = model.graph.input.add(name="w")
+    value.type = model.graph.encoded_initializer[0].logical_type
+    session = InferenceSession(model)
+    np.testing.assert_array_equal(session.run(None, {})[0], CODES * np.float32(0.5))
+    other = np.ones(CODES.shape, np.float32)
+    np.testing.assert_array_equal(session.run(None, {"w": other})[0], other)
+
+
+@pytest.mark.parametrize("opset", [17, 22])
+def test_encoded_initializers_in_another_file(
+    opset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = encoded_model(opset, lambda weight: None)
+    model.graph.encoded_initializer.clear()
+    add_codes(model.graph, 0.5)
+    path = tmp_path / "model.onnx"
+    model.SerializeToFile(path, SerializeOptions(), tmp_path / "model.data")
+    assert len(path.read_bytes()) < CODES.nbytes + 100
+    monkeypatch.chdir("/")
+    (x,) = InferenceSession(path).run(None, {})
+    np.testing.assert_array_equal(x, CODES * np.float32(0.5))
+
+
+def test_embedded_caches_in_another_file(tmp_path: Path) -> None:
+    model = decoder(layers=2)
+    start = PagedCache.from_arrays(feeds(150, 1)["k"], feeds(150, 1)["v"])
+    embed(model.graph, "layers.0", start)
+    embed(model.graph, "layers.1", start.quantize("int8"))
+    path = tmp_path / "model.onnx"
+    model.SerializeToFile(path, SerializeOptions(alignment=64), tmp_path / "model.data")
+    assert (tmp_path / "model.data").stat().st_size > 150 * HEADS * WIDTH * 8
+    session = InferenceSession(path)
+    assert list(session.state.values()) == [start, start.quantize("int8")]
+    (tmp_path / "model.data").unlink()
+    with pytest.raises(FileNotFoundError, match=r"blocks\[0\]\.key.*model\.data"):
+        InferenceSession(path)
 
 
 def test_wrong_encoded_initializers() -> None:

@@ -113,7 +113,10 @@ def demo(
     ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Read a document with a language model, keep its cache in a file, go on in another process."""
+    """Show on a small model what a saved cache is good for.
+
+    It reads a document, keeps its cache in a file, and goes on in another process.
+    """
     output: Output = context.obj
     if messages:
         if model or document or question:
@@ -188,9 +191,10 @@ def inspect(
     ] = 8,
     as_json: _Json = False,
 ) -> None:
-    """Show what is in a file: a snapshot's model and layers, or messages with their sizes.
+    """Show what is in a snapshot or a message.
 
-    External data is named, not read.
+    Of a snapshot its model and layers, of a message its fields with their sizes. External data is
+    named, not read.
     """
     from onnx_light.cli import inspect as messages
     from onnx_light.cli import inspect_snapshot as snapshots
@@ -261,7 +265,10 @@ def quantize(
     ],
     as_json: _Json = False,
 ) -> None:
-    """Write a snapshot with its pages in other formats; no model is needed."""
+    """Write a snapshot with its pages in other formats.
+
+    No model is needed.
+    """
     from onnx_light.cli import quantize as quantization
 
     output: Output = context.obj
@@ -347,7 +354,7 @@ def generate(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Continue a text or answer in a chat, with a prompt cache that outlives the process.
+    """Continue a text or a chat, with a cache that is kept in a file.
 
     With --max-new-tokens 0 the prompt is only read, for the prompt cache.
     """

@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from onnx_light import CachePolicy, PagedCache, snapshot
+from onnx_light import PagedCache, snapshot
+from onnx_light.cli.cache_policy import read_policy
 from onnx_light.cli.output import format_size, printable
 
 
@@ -48,7 +49,7 @@ def quantize_file(
     Raises:
         CodedError, OSError: as `snapshot.quantize`.
     """
-    parsed = CachePolicy.parse(policy)
+    parsed = read_policy(policy)
     with snapshot.open(source) as opened:  # stays mapped, also if the target takes its place
         old = opened.caches
         old_nbytes = source.stat().st_size

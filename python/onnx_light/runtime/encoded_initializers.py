@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from onnx_light.onnx import (
     TensorProto,
 )
 from onnx_light.onnx.tensors import from_array, to_array
+from onnx_light.onnx_py._onnxpyprotoop import _load_external_data
 
 if TYPE_CHECKING:
     from onnx_light.onnx.tensors import _Array
@@ -35,23 +37,29 @@ _SCALES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _CATALOGUE = "onnx_light.quantization.parameters:"
 
 
-def lower_encoded_initializers(model: ModelProto) -> None:
+def lower_encoded_initializers(model: ModelProto, folder: str = "") -> None:
     """Replaces the encoded initializers of a model and its subgraphs.
 
     Codes become an initializer and a DequantizeLinear node where the model's opset has it for their
-    type, and records of llama.cpp and others plain FLOAT tensors.
+    type and no input may take their place; all others, and records of llama.cpp, plain FLOAT
+    tensors.
+
+    Args:
+        model: is changed.
+        folder: where data in other files lie.
 
     Raises:
         CodedError: ``runtime.encoded``: a value that is not as its layout says, or of an unknown
             layout, at its path.
     """
-    lowering = _Lowering(model)
+    lowering = _Lowering(model, folder)
     lowering.lower(model.graph, "graph")
 
 
 class _Lowering:
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, folder: str) -> None:
         self._model = model
+        self._folder = folder
         versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
         self._opset = max(versions, default=0)
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -94,7 +102,8 @@ class _Lowering:
         if scale.dims and not layout.HasField("axis"):
             raise _error(path, "scales that are no scalar need an axis")
         is_blocked = layout.block_size > 0 and len(scale.dims) > 1
-        if self._opset < _SINCE[_BITS[codes.data_type]]:
+        is_default = any(item.name == value.name for item in graph.input)
+        if is_default or self._opset < _SINCE[_BITS[codes.data_type]]:
             array = self._decoded(codes, scale, zero_point, layout.axis, is_blocked, value, path)
             graph.initializer.append(from_array(array, value.name))
             return
@@ -117,7 +126,7 @@ class _Lowering:
 
     def _as_float(self, graph: GraphProto, node: NodeProto, scale: TensorProto) -> None:
         """DequantizeLinear gives the type of its scale; values are FLOAT."""
-        array = to_array(scale).astype(np.float32)
+        array = to_array(scale, self._folder).astype(np.float32)
         name = node.input[1]
         for index, tensor in enumerate(graph.initializer):
             if tensor.name == name:
@@ -151,9 +160,13 @@ class _Lowering:
         value: EncodedValueProto,
         path: str,
     ) -> _Array:
-        array = to_array(codes).astype(np.float32)
-        factors = to_array(scale).astype(np.float32)
-        zeros = np.float32(0) if zero_point is None else to_array(zero_point).astype(np.float32)
+        array = to_array(codes, self._folder).astype(np.float32)
+        factors = to_array(scale, self._folder).astype(np.float32)
+        zeros = (
+            np.float32(0)
+            if zero_point is None
+            else to_array(zero_point, self._folder).astype(np.float32)
+        )
         if not -array.ndim <= axis < max(array.ndim, 1):
             raise _error(path, f"axis {axis} for {array.ndim} dims")
 
@@ -191,6 +204,7 @@ class _Lowering:
             for size in (1, 1, rows, dims[-1]):
                 shape.dim.add(dim_value=size)
         try:
+            _load_external_data(cache, os.fsencode(self._folder))
             decoded = PagedCache.from_proto(cache, model=self._model).key_array("float32")
         except CodedError as error:
             raise _error(path, error.message) from error

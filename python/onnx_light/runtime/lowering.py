@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from onnx_light.onnx import (
     TypeProto,
     ValueInfoProto,
 )
+from onnx_light.onnx_py._onnxpyprotoop import _load_external_data
 from onnx_light.runtime.cache_type import CacheShape, TypeReader
 from onnx_light.runtime.encoded_initializers import lower_encoded_initializers
 from onnx_light.runtime.flow import DOMAIN, attribute_graphs, check_flow, is_operator
@@ -86,8 +88,13 @@ def has_structured_values(model: ModelProto) -> bool:
     )
 
 
-def lower_model(model: ModelProto) -> Lowered:
-    """Changes a model that belongs to nobody else; errors as those of `lower`."""
+def lower_model(model: ModelProto, folder: str = "") -> Lowered:
+    """Changes a model that belongs to nobody else; errors as those of `lower`.
+
+    Args:
+        model: the whole message.
+        folder: where data in other files lie; empty: here.
+    """
     _check_opset(model)
     check_flow(model)
     types = TypeReader(model)
@@ -95,8 +102,8 @@ def lower_model(model: ModelProto) -> Lowered:
     inputs = _cache_shapes(graph.input, types, "graph.input")
     outputs = _cache_shapes(graph.output, types, "graph.output")
     inline_functions(model)
-    lower_encoded_initializers(model)
-    embedded = _Embedded(model)
+    lower_encoded_initializers(model, folder)
+    embedded = _Embedded(model, folder)
     embedded.take_out()
     for _, part in _graphs(model):
         for value in _values(part):
@@ -164,8 +171,9 @@ def _set_handle_type(kind: TypeProto) -> None:
 class _Embedded:
     """Turns embedded caches into inputs of the model."""
 
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, folder: str) -> None:
         self._model = model
+        self._folder = os.fsencode(folder)
         self._taken = _all_names(model)
         self.defaults: dict[str, PagedCache] = {}
         self.constants: dict[str, PagedCache] = {}
@@ -220,6 +228,7 @@ class _Embedded:
         from onnx_light.cache import PagedCache
 
         try:
+            _load_external_data(cache, self._folder)
             return PagedCache.from_proto(cache, model=self._model)
         except CodedError as error:
             place = f"{path}.paged_cache_initializer[{cache.name}].{error.path}"

@@ -136,7 +136,7 @@ def load_model(
         sess_options = sess_options or _options_for(proto)
         if has_structured_values(proto):
             whole = read_file(path, ParseOptions()) if path is not None else _copy(proto)
-            lowered = lower_model(whole or proto)
+            lowered = lower_model(whole or proto, folder)
             _prepare_options(sess_options, folder)
             source, weights = _hand_over_weights(lowered.model, sess_options)
     session = runtime.InferenceSession(source, sess_options, providers, provider_options, **kwargs)
