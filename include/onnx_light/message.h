@@ -247,6 +247,9 @@ struct MessageInfo {
   uint32_t size;                   // of the struct
   uint32_t repeated_mask;          // presence bits of repeated fields
   std::array<uint8_t, 32> lookup;  // number -> index for numbers below 32
+  // The tag of one value -> index, of fields with numbers below 32 that are set without a thought
+  // of others: neither in a oneof nor raw_data.
+  std::array<uint8_t, 256> plain;
   // Indices of raw_data, external_data and data_location of messages that carry a payload.
   uint8_t raw_data, external_data, data_location;
 

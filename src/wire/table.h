@@ -113,8 +113,13 @@ consteval MessageInfo MakeMessage(const char* name, const char* full_name, const
   info.external_data = external_data;
   info.data_location = data_location;
   info.lookup.fill(MessageInfo::kNoField);
+  info.plain.fill(MessageInfo::kNoField);
   for (const FieldInfo& field : fields) {
     if (field.number() < info.lookup.size()) info.lookup[field.number()] = field.index;
+    const uint32_t tag = MakeTag(field.number(), field.wire);
+    if (tag < info.plain.size() && field.oneof == kNoOneof && field.index != raw_data) {
+      info.plain[tag] = field.index;
+    }
     if (field.repeated) info.repeated_mask |= uint32_t{1} << field.index;
   }
   return info;

@@ -85,6 +85,15 @@ inline void CopyShort(uint8_t* to, const char* from, size_t size) {
   }
 }
 
+// Bit 31 - i for bit i. The lowest bit of a word is found faster than the highest where the
+// processor is not known when this is compiled.
+constexpr uint32_t ReverseBits(uint32_t bits) {
+  bits = (bits & 0x55555555) << 1 | (bits >> 1 & 0x55555555);
+  bits = (bits & 0x33333333) << 2 | (bits >> 2 & 0x33333333);
+  bits = (bits & 0x0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f);
+  return __builtin_bswap32(bits);
+}
+
 bool IsString(Kind kind) { return kind == Kind::kString || kind == Kind::kBytes; }
 
 uint64_t Delimited(uint64_t size) { return static_cast<uint64_t>(VarintSize(size)) + size; }
@@ -194,22 +203,44 @@ class Encoder {
 
   uint8_t* Write(const MessageInfo& info, const Message& original, uint8_t* p, int depth) {
     const Message& message = Resolve(replacements_, original);
-    if (message.unknown != nullptr) p = WriteBytes(UnknownFields(message), p);
-    for (uint32_t bits = message.presence; bits != 0;) {
-      const auto index = static_cast<size_t>(std::bit_width(bits)) - 1;
-      bits ^= uint32_t{1} << index;
-      const FieldInfo& field = info.fields[index];
-      if (field.repeated) {
-        p = WriteList(field, ViewList(message, field), p, depth);
-      } else if (field.kind == Kind::kMessage) {
-        p = WriteSubmessage(field, *Member<Message*>(message, field), p, depth);
-      } else if (!IsString(field.kind)) {
-        p = WriteTag(field, WriteScalar(field.kind, &Member<char>(message, field), p));
-      } else if (!IsSkipped(info, message, field, options_)) {
+    if (message.unknown != nullptr) [[unlikely]]
+      p = WriteBytes(UnknownFields(message), p);
+    for (uint32_t bits = ReverseBits(message.presence); bits != 0; bits &= bits - 1) {
+      const FieldInfo& field = info.fields[31 - static_cast<size_t>(std::countr_zero(bits))];
+      p = field.repeated ? WriteList(field, ViewList(message, field), p, depth)
+                         : WriteSingular(info, message, field, p, depth);
+    }
+    return p;
+  }
+
+  [[gnu::always_inline]] uint8_t* WriteSingular(const MessageInfo& info, const Message& message,
+                                                const FieldInfo& field, uint8_t* p, int depth) {
+    switch (field.kind) {
+      case Kind::kString:
+      case Kind::kBytes: {
         const String& string = Member<String>(message, field);
-        if (field.index == info.raw_data) CountPayload(string.size(), options_, sizes_);
-        p = WriteString(field, string, p);
+        if (field.index == info.raw_data) [[unlikely]] {
+          if (IsSkipped(info, message, field, options_)) return p;
+          CountPayload(string.size(), options_, sizes_);
+        }
+        return WriteString(field, string, p);
       }
+      case Kind::kMessage:
+        return WriteSubmessage(field, *Member<Message*>(message, field), p, depth);
+      case Kind::kInt32:
+      case Kind::kEnum:
+        return WriteVarint(field, AsVarint(Member<int32_t>(message, field)), p);
+      case Kind::kInt64:
+      case Kind::kUint64:
+        return WriteVarint(field, Member<uint64_t>(message, field), p);
+      case Kind::kUint32:
+        return WriteVarint(field, Member<uint32_t>(message, field), p);
+      case Kind::kFloat:
+        return WriteFixed<uint32_t>(field, &Member<char>(message, field), p);
+      case Kind::kDouble:
+        return WriteFixed<uint64_t>(field, &Member<char>(message, field), p);
+      case Kind::kBool:
+        return WriteFixed<bool>(field, &Member<char>(message, field), p);
     }
     return p;
   }
@@ -259,7 +290,7 @@ class Encoder {
       return p;
     }
     p -= VarintSize(value);
-    WriteVarint(value, p);
+    onnx_light::WriteVarint(value, p);
     return p;
   }
   static uint8_t* WriteTag(const FieldInfo& field, uint8_t* p) { return PutVarint(field.tag, p); }
@@ -294,23 +325,15 @@ class Encoder {
     return WriteLengthAndTag(field, bytes.size(), p);
   }
 
-  // Leaves room for a tag.
-  uint8_t* WriteScalar(Kind kind, const char* at, uint8_t* p) {
-    p = Room(kNumberRoom, p);
-    switch (kind) {
-      case Kind::kInt32:
-      case Kind::kEnum:
-        return PutVarint(AsVarint(*reinterpret_cast<const int32_t*>(at)), p);
-      case Kind::kInt64:
-      case Kind::kUint64:
-        return PutVarint(*reinterpret_cast<const uint64_t*>(at), p);
-      case Kind::kUint32:
-        return PutVarint(*reinterpret_cast<const uint32_t*>(at), p);
-      default:
-        p -= ElementSize(kind);
-        CopyShort(p, at, static_cast<size_t>(ElementSize(kind)));
-        return p;
-    }
+  uint8_t* WriteVarint(const FieldInfo& field, uint64_t value, uint8_t* p) {
+    return WriteTag(field, PutVarint(value, Room(kNumberRoom, p)));
+  }
+
+  template <typename T>
+  uint8_t* WriteFixed(const FieldInfo& field, const char* at, uint8_t* p) {
+    p = Room(kNumberRoom, p) - sizeof(T);
+    std::memcpy(p, at, sizeof(T));
+    return WriteTag(field, p);
   }
 
   uint8_t* WriteSubmessage(const FieldInfo& field, const Message& message, uint8_t* p, int depth) {
@@ -333,55 +356,78 @@ class Encoder {
     }
   }
 
+  // The elements of a repeated number, each with its tag or, packed, without.
   template <typename T>
-  uint8_t* WriteVarints(const ListView& list, uint8_t* p) {
+  uint8_t* WriteVarints(const FieldInfo& field, ListView list, uint8_t* p) {
     const std::span<const T> values = list.span<T>();
-    for (size_t i = values.size(); i-- > 0;) {
-      p = PutVarint(AsVarint(values[i]), Room(kMaxVarintSize, p));
+    if (field.packed) {
+      for (size_t i = values.size(); i-- > 0;) {
+        p = PutVarint(AsVarint(values[i]), Room(kMaxVarintSize, p));
+      }
+    } else {
+      for (size_t i = values.size(); i-- > 0;) p = WriteVarint(field, AsVarint(values[i]), p);
     }
     return p;
   }
 
-  uint8_t* WriteNumbers(Kind kind, const ListView& list, uint8_t* p) {
-    switch (kind) {
+  template <typename T>
+  uint8_t* WriteFixeds(const FieldInfo& field, ListView list, uint8_t* p) {
+    const char* const values = static_cast<const char*>(list.data);
+    const size_t size = static_cast<size_t>(list.size) * sizeof(T);
+    if (field.packed) return WriteBytes({values, size}, p);
+    for (size_t at = size; at > 0; at -= sizeof(T)) {
+      p = WriteFixed<T>(field, values + at - sizeof(T), p);
+    }
+    return p;
+  }
+
+  uint8_t* WriteNumbers(const FieldInfo& field, ListView list, uint8_t* p) {
+    switch (field.kind) {
       case Kind::kInt32:
       case Kind::kEnum:
-        return WriteVarints<int32_t>(list, p);
-      case Kind::kInt64:
-        return WriteVarints<int64_t>(list, p);
+        return WriteVarints<int32_t>(field, list, p);
       case Kind::kUint32:
-        return WriteVarints<uint32_t>(list, p);
-      case Kind::kUint64:
-        return WriteVarints<uint64_t>(list, p);
+        return WriteVarints<uint32_t>(field, list, p);
+      case Kind::kFloat:
+        return WriteFixeds<uint32_t>(field, list, p);
+      case Kind::kDouble:
+        return WriteFixeds<uint64_t>(field, list, p);
+      case Kind::kBool:
+        return WriteFixeds<bool>(field, list, p);
       default:
-        return WriteBytes({static_cast<const char*>(list.data),
-                           static_cast<size_t>(list.size * ElementSize(kind))},
-                          p);
+        return WriteVarints<uint64_t>(field, list, p);
     }
   }
 
-  uint8_t* WriteList(const FieldInfo& field, const ListView& list, uint8_t* p, int depth) {
-    if (field.kind == Kind::kMessage) {
-      const auto messages = list.span<Message*>();
-      for (size_t i = messages.size(); i-- > 0;) {
-        if (i >= kFetchAhead) Fetch(messages[i - kFetchAhead], messages[i - kFetchAhead + 1]);
-        p = WriteSubmessage(field, *messages[i], p, depth);
-      }
-    } else if (IsString(field.kind)) {
-      const auto strings = list.span<String>();
-      for (size_t i = strings.size(); i-- > 0;) p = WriteString(field, strings[i], p);
-    } else if (!field.packed) {
-      const uint64_t width = ElementSize(field.kind);
-      for (uint64_t i = list.size; i-- > 0;) {
-        const char* element = static_cast<const char*>(list.data) + i * width;
-        p = WriteTag(field, WriteScalar(field.kind, element, p));
-      }
-    } else if (list.size != 0) {
-      const uint64_t behind = Written(p);
-      p = WriteNumbers(field.kind, list, p);
-      p = WriteLengthAndTag(field, Written(p) - behind, p);
+  uint8_t* WriteMessages(const FieldInfo& field, std::span<Message* const> messages, uint8_t* p,
+                         int depth) {
+    for (size_t i = messages.size(); i-- > 0;) {
+      if (i >= kFetchAhead) Fetch(messages[i - kFetchAhead], messages[i - kFetchAhead + 1]);
+      p = WriteSubmessage(field, *messages[i], p, depth);
     }
     return p;
+  }
+
+  uint8_t* WriteStrings(const FieldInfo& field, std::span<const String> strings, uint8_t* p) {
+    for (size_t i = strings.size(); i-- > 0;) p = WriteString(field, strings[i], p);
+    return p;
+  }
+
+  [[gnu::noinline]] uint8_t* WriteList(const FieldInfo& field, ListView list, uint8_t* p,
+                                       int depth) {
+    switch (field.kind) {
+      case Kind::kMessage:
+        return WriteMessages(field, list.span<Message*>(), p, depth);
+      case Kind::kString:
+      case Kind::kBytes:
+        return WriteStrings(field, list.span<String>(), p);
+      default:
+        break;
+    }
+    if (list.size == 0) return p;
+    const uint64_t behind = Written(p);
+    p = WriteNumbers(field, list, p);
+    return field.packed ? WriteLengthAndTag(field, Written(p) - behind, p) : p;
   }
 
   const SerializeOptions& options_;
