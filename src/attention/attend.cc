@@ -22,6 +22,10 @@ constexpr int64_t kCutTokens = 512;
 constexpr int64_t kBlockRows = 64;
 // With this many blocks there is enough to do at once without cutting ranges of tokens.
 constexpr int64_t kManyBlocks = 64;
+// Heads that are worked on together, so that what belongs to them stays in the cache.
+constexpr int64_t kMostHeads = 16;
+// So many tasks for each thread make it all the same how they are shared out.
+constexpr int64_t kTasksOfThread = 4;
 
 // Floats on a cache line, kept from call to call.
 class FloatBuffer {
@@ -50,23 +54,25 @@ class Attention {
       : problem_(problem),
         kernels_(SelectedAttentionKernels()),
         output_(static_cast<std::byte*>(output)) {
-    const int64_t tokens = problem.query.tokens();
+    const int64_t tokens = problem.query.tokens(), heads = problem.cache.heads();
     block_tokens_ =
         std::clamp<int64_t>(kBlockRows / problem.group, 1, std::max<int64_t>(tokens, 1));
     token_blocks_ = (tokens + block_tokens_ - 1) / block_tokens_;
-    blocks_ = problem.cache.batch() * problem.cache.heads() * token_blocks_;
-    cuts_ranges_ = blocks_ < kManyBlocks;
-    if (blocks_ == 0) return;
+    rows_ = block_tokens_ * problem.group;
+    const int64_t whole = problem.cache.batch() * heads * token_blocks_;
+    cuts_ranges_ = whole < kManyBlocks;
+    if (whole == 0) return;
     // What any query sees.
     const TokenRange seen{problem.Visible(0).begin, problem.Visible(tokens - 1).end};
     first_cut_ = seen.begin / kCutTokens * kCutTokens;
     parts_ = cuts_ranges_ && !seen.empty() ? (seen.end - 1 - first_cut_) / kCutTokens + 1 : 1;
-    if (problem.options.parallel_for == nullptr) {
-      task_step_ = ResolveThreads(problem.options.num_threads);
-    }
-    rows_ = block_tokens_ * problem.group;
+    const int64_t threads = ResolveThreads(problem.options.num_threads);
+    if (problem.options.parallel_for == nullptr) task_step_ = threads;
+    block_heads_ = BlockAttention::TakesHeads(rows_) ? HeadsOfBlocks(threads) : 1;
+    head_blocks_ = (heads + block_heads_ - 1) / block_heads_;
+    blocks_ = problem.cache.batch() * head_blocks_ * token_blocks_;
     state_floats_ = StateFloats(problem, rows_);
-    scratch_floats_ = BlockAttention::ScratchFloats(problem, rows_) + state_floats_;
+    scratch_floats_ = BlockAttention::ScratchFloats(problem, block_heads_, rows_);
   }
 
   void Run() {
@@ -74,7 +80,8 @@ class Attention {
     if (!cuts_ranges_) {
       return ForEach(blocks_, [this](uint64_t block) { WholeBlock(static_cast<int64_t>(block)); });
     }
-    states_ = state_buffer.Get(blocks_ * parts_ * state_floats_);
+    states_ = state_buffer.Get(problem_.cache.batch() * problem_.cache.heads() * token_blocks_ *
+                               parts_ * state_floats_);
     std::vector<std::atomic<int64_t>> left(blocks_);
     for (auto& count : left) count.store(parts_, std::memory_order_relaxed);
     ForEach(blocks_ * parts_, [&](uint64_t task) {
@@ -86,6 +93,18 @@ class Attention {
   }
 
  private:
+  // As many as can be had while no thread is without work. The bits of a result do not depend on
+  // it, for no head has to do with another.
+  int64_t HeadsOfBlocks(int64_t threads) const {
+    const int64_t heads = problem_.cache.heads();
+    const int64_t tasks = problem_.cache.batch() * token_blocks_ * parts_;
+    for (int64_t size = std::min(heads, kMostHeads); size > 1; --size) {
+      const int64_t count = tasks * ((heads + size - 1) / size);
+      if (count % threads == 0 || count >= kTasksOfThread * threads) return size;
+    }
+    return 1;
+  }
+
   void ForEach(int64_t count, const std::function<void(uint64_t)>& f) const {
     const AttentionOptions& options = problem_.options;
     if (options.parallel_for != nullptr) return (*options.parallel_for)(count, f);
@@ -96,8 +115,9 @@ class Attention {
     QueryBlock block;
     block.begin = index % token_blocks_ * block_tokens_;
     block.end = std::min(block.begin + block_tokens_, problem_.query.tokens());
-    block.head = index / token_blocks_ % problem_.cache.heads();
-    block.batch = index / token_blocks_ / problem_.cache.heads();
+    block.head = index / token_blocks_ % head_blocks_ * block_heads_;
+    block.heads = std::min(block_heads_, problem_.cache.heads() - block.head);
+    block.batch = index / token_blocks_ / head_blocks_;
     return block;
   }
 
@@ -108,16 +128,23 @@ class Attention {
 
   int64_t Rows(const QueryBlock& block) const { return (block.end - block.begin) * problem_.group; }
 
-  BlockState StateOf(int64_t block, int64_t part) const {
-    return StateAt(states_ + (block * parts_ + part) * state_floats_, problem_, rows_);
+  BlockStates StatesOf(const QueryBlock& block, int64_t part) const {
+    const int64_t stride = token_blocks_ * parts_ * state_floats_;
+    const int64_t head = block.batch * problem_.cache.heads() + block.head;
+    const int64_t place = block.begin / block_tokens_ * parts_ + part;
+    return {states_ + head * stride + place * state_floats_, stride};
+  }
+
+  BlockState StateOf(const QueryBlock& block, const BlockStates& states, int64_t head) const {
+    return StateAt(states.memory + head * states.stride, problem_, Rows(block));
   }
 
   void WholeBlock(int64_t index) {
     const QueryBlock block = BlockAt(index);
-    float* scratch = scratch_buffer.Get(scratch_floats_);
-    const BlockState state = StateAt(scratch, problem_, rows_);
-    BlockAttention(problem_, block, scratch + state_floats_).Run(RangeOf(block), state);
-    WriteRows(block, state);
+    float* scratch = scratch_buffer.Get(scratch_floats_ + block_heads_ * state_floats_);
+    const BlockStates states{scratch + scratch_floats_, state_floats_};
+    BlockAttention(problem_, block, scratch).Run(RangeOf(block), states);
+    for (int64_t i = 0; i < block.heads; ++i) WriteRows(block, i, StateOf(block, states, i));
   }
 
   // What a block sees of a part.
@@ -134,26 +161,27 @@ class Attention {
     if (task >= blocks_ * parts_) return {};
     const QueryBlock block = BlockAt(task / parts_);
     const TokenRange range = RangeOf(block, task % parts_);
-    PieceReader keys(problem_.cache, Side::kKey, block.batch, block.head, kernels_, {});
-    return keys.Peek(range.begin, std::min(range.end, range.begin + kTileTokens));
+    PieceReader keys(problem_.cache, Side::kKey, block.batch, kernels_, {});
+    return keys.Peek(block.head, range.begin, std::min(range.end, range.begin + kTileTokens));
   }
 
   void PartOfBlock(int64_t task) {
-    const int64_t index = task / parts_, part = task % parts_;
-    const QueryBlock block = BlockAt(index);
-    float* scratch = scratch_buffer.Get(scratch_floats_);
-    BlockAttention(problem_, block, scratch + state_floats_)
-        .Run(RangeOf(block, part), StateOf(index, part), FirstKeysOf(task + task_step_));
+    const int64_t part = task % parts_;
+    const QueryBlock block = BlockAt(task / parts_);
+    BlockAttention(problem_, block, scratch_buffer.Get(scratch_floats_))
+        .Run(RangeOf(block, part), StatesOf(block, part), FirstKeysOf(task + task_step_));
   }
 
   void JoinParts(int64_t index) {
     const QueryBlock block = BlockAt(index);
-    const BlockState all = StateOf(index, 0);
-    for (int64_t part = 1; part < parts_; ++part) {
-      const BlockState next = StateOf(index, part);
-      for (int64_t row = 0; row < Rows(block); ++row) JoinRow(all, next, row);
+    for (int64_t i = 0; i < block.heads; ++i) {
+      const BlockState all = StateOf(block, StatesOf(block, 0), i);
+      for (int64_t part = 1; part < parts_; ++part) {
+        const BlockState next = StateOf(block, StatesOf(block, part), i);
+        for (int64_t row = 0; row < Rows(block); ++row) JoinRow(all, next, row);
+      }
+      WriteRows(block, i, all);
     }
-    WriteRows(block, all);
   }
 
   void JoinRow(const BlockState& all, const BlockState& next, int64_t row) const {
@@ -169,12 +197,12 @@ class Attention {
   }
 
   // Divides by the totals, which sinks are part of, and rounds to the type of the queries.
-  void WriteRows(const QueryBlock& block, const BlockState& state) const {
+  void WriteRows(const QueryBlock& block, int64_t head_of_block, const BlockState& state) const {
     const int64_t width = problem_.cache.shape().value_width, stride = problem_.value_stride;
     const ArrayView& query = problem_.query;
     const int64_t row_size = width * ElementSize(query.dtype);
     for (int64_t row = 0; row < Rows(block); ++row) {
-      const int64_t head = block.head * problem_.group + row % problem_.group;
+      const int64_t head = (block.head + head_of_block) * problem_.group + row % problem_.group;
       float* sums = state.sums + row * stride;
       const float factor = FactorOf(state, row, head);
       for (int64_t i = 0; i < width; ++i) sums[i] *= factor;
@@ -198,7 +226,9 @@ class Attention {
   const AttentionProblem& problem_;
   const AttentionKernels& kernels_;
   std::byte* const output_;
-  int64_t block_tokens_, token_blocks_, blocks_;
+  int64_t block_tokens_, token_blocks_;        // tokens of a block, and blocks of all tokens
+  int64_t block_heads_ = 1, head_blocks_ = 0;  // the same of KV heads
+  int64_t blocks_ = 0;
   bool cuts_ranges_;
   int64_t first_cut_ = 0, parts_ = 1;  // where ranges are cut, and into how many parts
   int64_t task_step_ = 1;              // from a task to the one that its thread does next, likely

@@ -5,11 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace onnx_light {
@@ -118,9 +120,15 @@ TEST(Attend, LoopsOfSomebodyElseGiveTheSameBits) {
   };
   AttentionOptions options;
   options.parallel_for = &backwards;
-  Attend(cache, view, options, actual.data());
-  EXPECT_EQ(calls, 4u);  // two heads, two parts of 512 tokens
-  EXPECT_EQ(std::memcmp(actual.data(), expected.data(), sizeof(float) * actual.size()), 0);
+  // Two parts of 512 tokens, and the heads together or, where threads would be idle, apart.
+  for (const auto& [threads, tasks] : {std::pair(1, 2u), std::pair(2, 2u), std::pair(4, 4u)}) {
+    options.num_threads = threads;
+    calls = 0;
+    std::fill(actual.begin(), actual.end(), -1.0f);
+    Attend(cache, view, options, actual.data());
+    EXPECT_EQ(calls, tasks);
+    EXPECT_EQ(std::memcmp(actual.data(), expected.data(), sizeof(float) * actual.size()), 0);
+  }
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which does not let a forked process start threads

@@ -9,6 +9,11 @@ struct StepOf {
   static constexpr int64_t kEntry = int64_t{kLanes} * F::kVectors;
 };
 
+// Whether nothing but memory counts: then rows are read strictly in the order in which they lie,
+// and what the processor fetches by itself comes sooner than what it is asked for.
+template <typename F, int kQueries>
+inline constexpr bool kStreams = F::kIsDense && kQueries == 1;
+
 constexpr int PowerOfTwoFrom(int n) { return n <= 1 ? 1 : n <= 2 ? 2 : n <= 4 ? 4 : 8; }
 
 // Fetches bytes from memory in portions, one after the other, to the second-level cache: a tile may
@@ -42,28 +47,33 @@ inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, 
   Vec sums[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) sums[i] = Zero();
+  constexpr int kTogether = kStreams<F, kQueries> ? 1 : kRows;
   const int64_t groups = F::kGroups ? keys.groups : 1;
-  int64_t step = 0;
-  for (int64_t group = 0; group < groups; ++group) {
-    typename F::State states[kRows];
 #pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) states[i] = F::Begin(keys, row + i, group);
-    for (const int64_t end = step + steps; step < end; ++step) {
-      fetcher.FetchPortion();
-      Vec parts[kRows][F::kVectors];
+  for (int begin = 0; begin < kRows; begin += kTogether) {
+    int64_t step = 0;
+    for (int64_t group = 0; group < groups; ++group) {
+      typename F::State states[kTogether];
 #pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        F::Load(keys, first + i * row_size, step, states[i], parts[i]);
-      }
-      const float* query = queries.data + step * (kLanes * F::kVectors);
+      for (int i = 0; i < kTogether; ++i) states[i] = F::Begin(keys, row + begin + i, group);
+      for (const int64_t end = step + steps; step < end; ++step) {
+        if (!kStreams<F, kQueries>) fetcher.FetchPortion();
+        Vec parts[kTogether][F::kVectors];
+#pragma GCC unroll 16
+        for (int i = 0; i < kTogether; ++i) {
+          F::Load(keys, first + (begin + i) * row_size, step, states[i], parts[i]);
+        }
+        const float* query = queries.data + step * (kLanes * F::kVectors);
 #pragma GCC unroll 4
-      for (int v = 0; v < F::kVectors; ++v) {
+        for (int v = 0; v < F::kVectors; ++v) {
 #pragma GCC unroll 8
-        for (int q = 0; q < kQueries; ++q) {
-          const Vec numbers = Load(query + q * queries.stride + v * kLanes);
+          for (int q = 0; q < kQueries; ++q) {
+            const Vec numbers = Load(query + q * queries.stride + v * kLanes);
 #pragma GCC unroll 16
-          for (int i = 0; i < kRows; ++i) {
-            sums[q * kRows + i] = Fma(parts[i][v], numbers, sums[q * kRows + i]);
+            for (int i = 0; i < kTogether; ++i) {
+              Vec& sum = sums[q * kRows + begin + i];
+              sum = Fma(parts[i][v], numbers, sum);
+            }
           }
         }
       }
@@ -145,7 +155,7 @@ inline void MixChannels(const RowTile& values, int64_t tokens, int64_t group, in
   }
   const std::byte* row = values.data;
   for (int64_t token = 0; token < tokens; ++token, row += values.row_size) {
-    fetcher.FetchPortion();
+    if (!kStreams<F, kTargets>) fetcher.FetchPortion();
     const typename F::State state = F::Begin(values, token, group);
     Vec parts[kParts];
 #pragma GCC unroll 16

@@ -76,19 +76,18 @@ const float* Spread(float* numbers, int64_t cells, int64_t cell_width, int64_t w
 
 }  // namespace
 
-PieceReader::PieceReader(const PagedCache& cache, Side side, int64_t batch, int64_t head,
+PieceReader::PieceReader(const PagedCache& cache, Side side, int64_t batch,
                          const AttentionKernels& kernels, const PieceScratch& scratch)
     : cache_(cache),
       side_(side),
       batch_(batch),
-      head_(head),
       width_(cache.shape().width(side)),
       kernels_(kernels),
       scratch_(scratch),
       pages_(cache.pages()) {}
 
 void PieceReader::MoveTo(int64_t position) {
-  if (placed_ != nullptr && position < placed_->end()) return;
+  if (placed_ != nullptr && placed_->start <= position && position < placed_->end()) return;
   if (placed_ != nullptr && position == placed_->end()) {
     ++index_;
   } else {
@@ -116,8 +115,14 @@ void PieceReader::FetchParameters(const EncodedPayload& payload, int64_t row, in
   Fetch(payload.zero_points.data, begin * bits / 8, (end * bits + 7) / 8);
 }
 
-Piece PieceReader::Next(int64_t position, int64_t end, int64_t offset) {
+int64_t PieceReader::PageEnd(int64_t position) {
   MoveTo(position);
+  return placed_->end();
+}
+
+Piece PieceReader::Next(int64_t head, int64_t position, int64_t end, int64_t offset) {
+  MoveTo(position);
+  head_ = head;
   const int64_t row = position - placed_->start;
   const int64_t count = std::min(end, placed_->end()) - position;
   const PagePayload& payload = placed_->page->payload(side_);
@@ -131,9 +136,10 @@ Piece PieceReader::Next(int64_t position, int64_t end, int64_t offset) {
   return piece;
 }
 
-BytesAhead PieceReader::Peek(int64_t position, int64_t end) {
+BytesAhead PieceReader::Peek(int64_t head, int64_t position, int64_t end) {
   if (position >= end) return {};
   MoveTo(position);
+  head_ = head;
   const Page& page = *placed_->page;
   const PagePayload& payload = page.payload(side_);
   const int64_t first = position - placed_->start, count = std::min(end, placed_->end()) - position;

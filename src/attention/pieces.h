@@ -25,21 +25,24 @@ struct Piece {
   int64_t tokens = 0;
 };
 
-// The rows of one side, batch entry and head, read from front to back.
+// The rows of one side and batch entry. Quick where calls stay on a page or go on to the next one.
 class PieceReader {
  public:
   // REQUIRES: cache, kernels and scratch outlive this, and CheckReadable() accepts every page.
-  PieceReader(const PagedCache& cache, Side side, int64_t batch, int64_t head,
-              const AttentionKernels& kernels, const PieceScratch& scratch);
+  PieceReader(const PagedCache& cache, Side side, int64_t batch, const AttentionKernels& kernels,
+              const PieceScratch& scratch);
 
-  // The rows from `position` on, as far as one piece reaches, at most to `end`. What it points to
-  // is valid until the next call; the scratch of rows is used from row `offset` on.
-  // REQUIRES: start() <= position < end <= cache's end; positions do not decrease.
-  Piece Next(int64_t position, int64_t end, int64_t offset);
+  // The rows of a head from `position` on, as far as one piece reaches, at most to `end`. What it
+  // points to is valid until the next call; the scratch of rows is used from row `offset` on.
+  // REQUIRES: start() <= position < end <= cache's end.
+  Piece Next(int64_t head, int64_t position, int64_t end, int64_t offset);
 
   // The bytes of the rows from `position` on, as far as one page reaches, at most to `end`; nothing
   // where the range is empty. Reads nothing of them, and fetches their scales from memory.
-  BytesAhead Peek(int64_t position, int64_t end);
+  BytesAhead Peek(int64_t head, int64_t position, int64_t end);
+
+  // Where the page that holds a position ends.
+  int64_t PageEnd(int64_t position);
 
  private:
   void MoveTo(int64_t position);
@@ -63,11 +66,11 @@ class PieceReader {
 
   const PagedCache& cache_;
   const Side side_;
-  const int64_t batch_, head_, width_;
+  const int64_t batch_, width_;
   const AttentionKernels& kernels_;
   const PieceScratch scratch_;
   const PageRange pages_;
-  int64_t index_ = -1;
+  int64_t head_ = 0, index_ = -1;
   const PlacedPage* placed_ = nullptr;
   std::array<int64_t, 4> cell_{}, counts_{};  // of the page's affine codes
 };
