@@ -1,11 +1,12 @@
 #include "quant/affine_parameters.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
-#include "base/convert.h"
 #include "quant/packing.h"
 
 namespace onnx_light {
@@ -26,6 +27,16 @@ ScaleRounding RoundingTo(DType scale_type) {
   if (scale_type == DType::kFloat16) return {13, 0x1p-14f, 65504};
   if (scale_type == DType::kBFloat16) return {16, 0x1p-126f, 0x1.fep127f};
   return {0, std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max()};
+}
+
+// The bits of scales that are rounded to float16 or bfloat16 already, and normal numbers or 0.
+void StoreRounded(const std::vector<float>& scales, DType type, uint16_t* target) {
+  const uint32_t bias = type == DType::kFloat16 ? (127 - 15) << 10 : 0;
+  const int dropped = type == DType::kFloat16 ? 13 : 16;
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(scales[i]);
+    target[i] = static_cast<uint16_t>(bits == 0 ? 0 : (bits >> dropped) - bias);
+  }
 }
 
 }  // namespace
@@ -63,9 +74,9 @@ ParameterChooser::Outcome ParameterChooser::Choose(const FloatBlock& rows) {
   const int64_t along = by_channel ? rows.tokens : dims_[3];
   const int64_t group = std::min(layout_.block_size, along);
   Resize((along + group - 1) / group * (by_channel ? dims_[3] : rows.tokens));
+  const auto find = is_signed_ ? kernels_.find_sizes : kernels_.find_ranges;
   const bool is_finite =
-      by_channel ? FindChannelRanges(rows)
-                 : kernels_.find_ranges(rows, dims_[3], group, low_.data(), high_.data());
+      by_channel ? FindChannelRanges(rows) : find(rows, dims_[3], group, low_.data(), high_.data());
   if (!is_finite) return Outcome::kNotFinite;
   if (!SetByRange()) return Outcome::kNotNormal;
   if (CodeBits(layout_.code_type) < 8) by_channel ? SearchChannels(rows) : SearchTokens(rows);
@@ -103,9 +114,13 @@ bool ParameterChooser::FindChannelRanges(const FloatBlock& rows) {
   int64_t cell = 0;
   for (int64_t first = 0; first < rows.tokens; first += tokens) {
     const FloatBlock group = PartOf(rows, first, std::min(tokens, rows.tokens - first));
-    std::copy_n(group.values, rows.width, low.begin());
-    std::copy_n(group.values, rows.width, high.begin());
-    if (!kernels_.widen_ranges(group, low.data(), high.data())) return false;
+    if (is_signed_) {
+      if (!kernels_.find_column_sizes(group, low.data(), high.data())) return false;
+    } else {
+      std::copy_n(group.values, rows.width, low.begin());
+      std::copy_n(group.values, rows.width, high.begin());
+      if (!kernels_.widen_ranges(group, low.data(), high.data())) return false;
+    }
     std::copy_n(low.begin(), dims_[3], low_.begin() + cell);
     std::copy_n(high.begin(), dims_[3], high_.begin() + cell);
     cell += dims_[3];
@@ -215,8 +230,12 @@ void ParameterChooser::Keep() {
 AffineParameters ParameterChooser::Stored() const {
   const auto cells = static_cast<int64_t>(all_scales_.size());
   BufferRef scales = BufferRef::Allocate(cells * ElementSize(layout_.scale_type));
-  ConvertElements(DType::kFloat32, all_scales_.data(), layout_.scale_type, scales.mutable_data(),
-                  cells);
+  if (layout_.scale_type == DType::kFloat32) {
+    std::memcpy(scales.mutable_data(), all_scales_.data(), scales.size());
+  } else {
+    StoreRounded(all_scales_, layout_.scale_type,
+                 reinterpret_cast<uint16_t*>(scales.mutable_data()));
+  }
   if (is_signed_) return {layout_, SharedBytes(std::move(scales)), {}};
   const int bits = CodeBits(layout_.code_type);
   BufferRef zero_points = BufferRef::Allocate(PackedSize(cells, bits));

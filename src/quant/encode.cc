@@ -63,17 +63,28 @@ class CodeBounds {
   }
 
   // A scale of 0 gives the zero point as the code, whatever the number.
-  CodeParameters Of(const ParameterRun& run) {
+  CodeParameters Of(const ParameterRun& run, bool are_chosen) {
     const int64_t count = run.per_token ? run.tokens : width_;
     for (int64_t i = 0; i < count; ++i) {
       divisor_[i] = run.scale[i] != 0 ? run.scale[i] : std::numeric_limits<float>::infinity();
+    }
+    const bool has_plain_codes = are_chosen && levels_ == 255 && smallest_ != 0 && AreNormal(count);
+    for (int64_t i = 0; i < count && !has_plain_codes; ++i) {
       least_[i] = smallest_ - run.zero_point[i];
       most_[i] = smallest_ + levels_ - run.zero_point[i];
     }
-    return {divisor_.data(), least_.data(), most_.data(), run.zero_point, run.per_token};
+    return {divisor_.data(), least_.data(), most_.data(),
+            run.zero_point,  run.per_token, has_plain_codes};
   }
 
  private:
+  // Scales by range that are normal numbers were not rounded so far that a code exceeds its bounds.
+  bool AreNormal(int64_t count) const {
+    bool all = true;
+    for (int64_t i = 0; i < count; ++i) all &= divisor_[i] >= std::numeric_limits<float>::min();
+    return all;
+  }
+
   const float levels_, smallest_;
   const int64_t width_;
   std::vector<float> divisor_, least_, most_;
@@ -93,11 +104,11 @@ class CodeWriter {
     if (bits_ != 8) std::fill_n(packed_.mutable_data(), packed_.size(), std::byte{0});
   }
 
-  // Of as many rows as the run has.
-  void Write(const FloatBlock& rows, const ParameterRun& run) {
+  // Of as many rows as the run has. `are_chosen`: the parameters, for these rows.
+  void Write(const FloatBlock& rows, const ParameterRun& run, bool are_chosen) {
     uint8_t* target = codes_.data();
     if (is_direct_) target = reinterpret_cast<uint8_t*>(packed_.mutable_data()) + first_;
-    kernels_.encode_rows(rows, bounds_.Of(run), target);
+    kernels_.encode_rows(rows, bounds_.Of(run, are_chosen), target);
     for (int64_t i = 0; i < run.tokens && !is_direct_; ++i) {
       PackCodes(target + i * padded_, width_, bits_, first_ + i * width_, packed_.mutable_data());
     }
@@ -126,12 +137,12 @@ void WriteChosen(const ParameterChooser& chooser, const FloatBlock& rows, int64_
     const int64_t step = std::min(layout.block_size, rows.tokens);
     for (int64_t token = 0; token < rows.tokens; token += step) {
       const int64_t count = std::min(step, rows.tokens - token);
-      writer.Write(PartOf(rows, token, count), {count, false, scale, zero_point});
+      writer.Write(PartOf(rows, token, count), {count, false, scale, zero_point}, true);
       scale += width;
       zero_point += width;
     }
   } else if (layout.block_size >= width) {
-    writer.Write(rows, {rows.tokens, true, scale, zero_point});
+    writer.Write(rows, {rows.tokens, true, scale, zero_point}, true);
   } else {
     std::vector<float> scales(rows.width), zero_points(rows.width);
     for (int64_t token = 0; token < rows.tokens; ++token) {
@@ -140,7 +151,7 @@ void WriteChosen(const ParameterChooser& chooser, const FloatBlock& rows, int64_
         std::fill_n(scales.begin() + i, count, *scale++);
         std::fill_n(zero_points.begin() + i, count, *zero_point++);
       }
-      writer.Write(PartOf(rows, token, 1), {1, false, scales.data(), zero_points.data()});
+      writer.Write(PartOf(rows, token, 1), {1, false, scales.data(), zero_points.data()}, true);
     }
   }
 }
@@ -193,7 +204,7 @@ Outcome WriteWithOneScale(const ArrayView& rows, ParameterChooser& chooser, Code
       zero_point(rows.tokens(), *chooser.zero_point());
   ForHeads(rows, [&](int64_t batch, int64_t head) {
     writer.Write(source.Rows(batch, head, 0, rows.tokens()),
-                 {rows.tokens(), true, scale.data(), zero_point.data()});
+                 {rows.tokens(), true, scale.data(), zero_point.data()}, true);
   });
   return outcome;
 }
@@ -251,7 +262,7 @@ EncodedPayload EncodeWith(const ArrayView& rows, const AffineLayout& layout, Sha
   ForHeads(rows, [&](int64_t batch, int64_t head) {
     for (int64_t token = 0; token < rows.tokens();) {
       const ParameterRun run = parameters.Run(batch, head, token, rows.tokens() - token);
-      writer.Write(source.Rows(batch, head, token, run.tokens), run);
+      writer.Write(source.Rows(batch, head, token, run.tokens), run, false);
       token += run.tokens;
     }
   });

@@ -170,6 +170,18 @@ TEST(Encode, ConstantGroupsAreExact) {
   }
 }
 
+// Scales that are no normal numbers are rounded by up to a half, and codes may exceed their bounds.
+TEST(Encode, CodesOfSubnormalScalesAreBounded) {
+  std::vector<float> values(64);
+  for (int i = 0; i < 64; ++i) values[i] = static_cast<float>(i - 20) * 0x1p-147f;
+  values[63] = 189 * 0x1p-149f;  // 127 * 1.49 of the smallest scale
+  for (const char* format : {"int8/token/float32", "int8/channel/float32", "int8/tensor/float32"}) {
+    const Dims dims = format[5] == 'c' ? Dims{1, 1, 64, 1} : Dims{1, 1, 1, 64};
+    const auto decoded = Decode(EncodeFloats(values, dims, format));
+    for (int i = 0; i < 64; ++i) EXPECT_EQ(decoded[i], std::min(values[i], 127 * 0x1p-149f)) << i;
+  }
+}
+
 TEST(Encode, AGroupOfZerosHasScaleZero) {
   const std::vector<float> values(64, 0.0f);
   const EncodedPayload payload = EncodeFloats(values, {1, 1, 8, 8}, "uint4/token");

@@ -32,6 +32,8 @@ struct CodeParameters {
   const float* most;
   const float* zero_point;
   bool per_token;  // one of each for a token; else one for an element of the width
+  // No quotient comes to a number outside the bounds, and all zero points are 0: neither is read.
+  bool has_plain_codes = false;
 };
 
 // How scales are rounded when they are stored.
@@ -63,10 +65,15 @@ struct QuantKernels {
   // low[i] = min(low[i], row[i]), high[i] = max(high[i], row[i]) for every row of the block.
   // Whether all numbers are finite; if not, the ranges mean nothing.
   bool (*widen_ranges)(const FloatBlock& rows, float* low, float* high);
+  // low[i] = -m and high[i] = m, the largest magnitude of each column; both the number of a column
+  // that has only one. Whether all numbers are finite.
+  bool (*find_column_sizes)(const FloatBlock& rows, float* low, float* high);
   // The smallest and the largest of each `group` numbers of each row, of whose first `width`
   // numbers the last group may be shorter; and whether all are finite.
   bool (*find_ranges)(const FloatBlock& rows, int64_t width, int64_t group, float* low,
                       float* high);
+  // The same, or ranges as find_column_sizes() has.
+  bool (*find_sizes)(const FloatBlock& rows, int64_t width, int64_t group, float* low, float* high);
   // Whether all magnitudes are at most `most`; no NaN is.
   bool (*are_within)(const FloatBlock& rows, float most);
   // scale[i] = max(-low[i], high[i]) / floor(levels / 2), or the magnitude where both are equal.

@@ -179,6 +179,57 @@ TEST(QuantKernels, RangesOfAnyLength) {
   }
 }
 
+// Largest magnitudes instead of ranges, but the number itself where a group has only one.
+TEST(QuantKernels, SizesOfAnyLength) {
+  std::mt19937 random(6);
+  const auto expect = [](const std::vector<float>& group, float low, float high) {
+    const auto [least, most] = std::minmax_element(group.begin(), group.end());
+    EXPECT_EQ(std::max(-low, high), std::max(-*least, *most));
+    EXPECT_EQ(low == high, *least == *most);
+    if (*least == *most) {
+      EXPECT_EQ(low, *least);
+    }
+  };
+  for (Isa isa : kIsas) {
+    if (isa > WidestIsa()) continue;
+    const QuantKernels& kernels = QuantKernelsFor(isa);
+    for (int64_t width : {1, 16, 31, 32, 48, 128, 176, 288}) {
+      for (int64_t tokens : {1, 2, 5}) {
+        const int64_t padded = (width + 15) / 16 * 16;
+        auto values = Random(tokens * padded, random);
+        for (int64_t t = 0; t < tokens; ++t) values[t * padded + width / 2] = -2.5f;  // a constant
+        if (tokens == 5) std::fill_n(values.begin() + padded, padded, 0.0f);
+        const FloatBlock block{values.data(), padded, tokens, padded};
+        std::vector<float> low(padded), high(padded);
+        EXPECT_TRUE(kernels.find_column_sizes(block, low.data(), high.data()));
+        for (int64_t i = 0; i < padded; ++i) {
+          std::vector<float> column;
+          for (int64_t t = 0; t < tokens; ++t) column.push_back(values[t * padded + i]);
+          expect(column, low[i], high[i]);
+        }
+        for (int64_t group : {int64_t{1}, int64_t{5}, int64_t{16}, width}) {
+          group = std::min(group, width);
+          const int64_t groups = (width + group - 1) / group;
+          std::vector<float> least(tokens * groups), most(tokens * groups);
+          EXPECT_TRUE(kernels.find_sizes(block, width, group, least.data(), most.data()));
+          for (int64_t i = 0; i < tokens * groups; ++i) {
+            const float* begin = &values[i / groups * padded + i % groups * group];
+            const float* end = begin + std::min(group, width - i % groups * group);
+            expect({begin, end}, least[i], most[i]);
+          }
+          for (float special : {INFINITY, -INFINITY, NAN}) {
+            auto wrong = values;
+            wrong[random() % tokens * padded + random() % width] = special;
+            const FloatBlock bad{wrong.data(), padded, tokens, padded};
+            EXPECT_FALSE(kernels.find_sizes(bad, width, group, least.data(), most.data()));
+            EXPECT_FALSE(kernels.find_column_sizes(bad, low.data(), high.data()));
+          }
+        }
+      }
+    }
+  }
+}
+
 // One record after ggml's reference encoders, value by value: its scale, and its codes with those
 // of the high nibbles last.
 struct PlainRecord {
