@@ -4,6 +4,7 @@
 #include <cpuid.h>
 #endif
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 
@@ -72,8 +73,15 @@ Isa WidestIsa() {
 }
 
 Isa SelectedIsa() {
-  static const Isa isa = Select();
-  return isa;
+  // Threads may select at once, each the same. What waits for the first to finish would wait for
+  // ever in a child that was forked meanwhile.
+  static constinit std::atomic<int> selected{-1};
+  int isa = selected.load(std::memory_order_relaxed);
+  if (isa < 0) {
+    isa = static_cast<int>(Select());
+    selected.store(isa, std::memory_order_relaxed);
+  }
+  return static_cast<Isa>(isa);
 }
 
 }  // namespace onnx_light

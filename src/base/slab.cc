@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <mutex>
+#include <type_traits>
 
 #include "base/chunk_pool.h"
 #include "base/math.h"
@@ -52,16 +53,8 @@ namespace {
 
 class Slabs {
  public:
-  static Slabs& Shared() {
-    // Never destroyed: buffers may outlive everything else.
-    static Slabs* const slabs = [] {
-      static auto* const made = new Slabs();
-      pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); },
-                     [] { made->mutex_.unlock(); });
-      return made;
-    }();
-    return *slabs;
-  }
+  void Lock() { mutex_.lock(); }
+  void Unlock() { mutex_.unlock(); }
 
   Slot Take([[maybe_unused]] uint64_t size, uint64_t slots) {
     const std::lock_guard lock(mutex_);
@@ -129,13 +122,20 @@ class Slabs {
   std::array<Slab*, kMostSlots + 1> first_{};  // with a free slot, by the number of slots
 };
 
+// Made before any thread can fork: what is made at its first use, a forked child finds half made
+// for ever if another thread was at it. Never destroyed: buffers may outlive everything else.
+constinit Slabs slabs;
+static_assert(std::is_trivially_destructible_v<Slabs>);
+[[maybe_unused]] const int at_fork =
+    pthread_atfork([] { slabs.Lock(); }, [] { slabs.Unlock(); }, [] { slabs.Unlock(); });
+
 }  // namespace
 
 Slot TakeSlot(uint64_t size) {
   const uint64_t slots = SlotsFor(size);
-  return slots == 0 ? Slot() : Slabs::Shared().Take(size, slots);
+  return slots == 0 ? Slot() : slabs.Take(size, slots);
 }
 
-void GiveSlot(const Slot& slot) noexcept { Slabs::Shared().Give(slot); }
+void GiveSlot(const Slot& slot) noexcept { slabs.Give(slot); }
 
 }  // namespace onnx_light

@@ -44,9 +44,6 @@ class ThreadPool::State {
   static State& Current() {
     State* state = current.load(std::memory_order_acquire);
     if (state != nullptr) return *state;
-    // Once for all processes: a child inherits the handler.
-    static const int registered = pthread_atfork(nullptr, nullptr, [] { current = nullptr; });
-    static_cast<void>(registered);
     auto* made = new State;
     if (current.compare_exchange_strong(state, made, std::memory_order_acq_rel)) return *made;
     delete made;
@@ -121,7 +118,11 @@ class ThreadPool::State {
     --asleep_;
   }
 
-  static std::atomic<State*> current;
+  static void Forget() { current = nullptr; }
+
+  static constinit inline std::atomic<State*> current{nullptr};
+  // Once for all processes: a child inherits the handler.
+  [[maybe_unused]] static inline const int at_fork = pthread_atfork(nullptr, nullptr, Forget);
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
@@ -131,10 +132,8 @@ class ThreadPool::State {
   int asleep_ = 0;
 };
 
-std::atomic<ThreadPool::State*> ThreadPool::State::current{nullptr};
-
 ThreadPool& ThreadPool::Shared() {
-  static ThreadPool pool;
+  static constinit ThreadPool pool;
   return pool;
 }
 

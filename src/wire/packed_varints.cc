@@ -77,6 +77,8 @@ bool HasFastPext() {
          !__builtin_cpu_is("znver1") && !__builtin_cpu_is("znver2");
 }
 
+const bool has_fast_pext = HasFastPext();
+
 #endif
 
 }  // namespace
@@ -101,7 +103,6 @@ uint64_t CountVarints(const uint8_t* p, const uint8_t* end) {
 template <typename T>
 const uint8_t* DecodeVarints(const uint8_t* p, const uint8_t* end, T* to, const T* limit) {
 #ifdef __x86_64__
-  static const bool has_fast_pext = HasFastPext();
   if (has_fast_pext) return DecodeByEnds(p, end, to, limit);
 #endif
   return DecodeOneByOne(p, end, to, limit);

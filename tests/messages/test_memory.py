@@ -111,7 +111,12 @@ def test_bounded(ours: Api, name: str) -> None:
     message = ours.cls(cls)()
     for _ in range(500):
         step(ours, message)
-    before = resident()
-    for _ in range(ROUNDS):
-        step(ours, message)
-    assert resident() - before < ALLOWED
+
+    def growth() -> int:
+        before = resident()
+        for _ in range(ROUNDS):
+            step(ours, message)
+        return resident() - before
+
+    # What leaks grows each time; the system may give a process large pages once.
+    assert any(growth() < ALLOWED for _ in range(3))
