@@ -80,9 +80,10 @@ void DecodeRecordRows(const EncodedPayload& payload, PageType type, int64_t batc
   const std::byte* records =
       payload.codes.data + ((batch * dims[1] + head) * dims[2] + first) * row_size;
   RowTarget rows(dtype, dims[3], dims[3], target);
-  for (int64_t i = 0; i < count; ++i, records += row_size) {
-    DecodeRecords(type, records, dims[3], rows.Rows());
-    rows.Finish(1);
+  for (int64_t i = 0; i < count; i += kBlockTokens, records += kBlockTokens * row_size) {
+    const int64_t tokens = std::min(kBlockTokens, count - i);
+    DecodeRecords(type, records, tokens * dims[3], rows.Rows());
+    rows.Finish(tokens);
   }
 }
 

@@ -173,16 +173,19 @@ EncodedPayload EncodeAsRecords(const ArrayView& rows, const PageFormat& format,
                                const std::string& path) {
   CheckWidth(rows.width(), format, path);
   const PageType type = format.type();
-  const float most = MostInRecord(type);
   const int64_t row_size = rows.width() / kRecordValues * RecordSize(type);
   BufferRef records = BufferRef::Allocate(ElementCount(rows) / kRecordValues * RecordSize(type));
   std::byte* target = records.mutable_data();
   FloatRows source(rows);
   ForBlocks(rows, kBlockTokens, [&](int64_t batch, int64_t head, int64_t first, int64_t count) {
     const FloatBlock block = source.Rows(batch, head, first, count);
-    if (!SelectedQuantKernels().are_within(block, most)) CheckEncodable(rows, format, path);
-    for (int64_t token = 0; token < count; ++token, target += row_size) {
-      EncodeRecords(type, block.values + token * block.stride, rows.width(), target);
+    // Rows that follow each other are one.
+    const bool is_dense = block.stride == block.width;
+    const int64_t step = is_dense ? count : 1;
+    for (int64_t token = 0; token < count; token += step, target += step * row_size) {
+      const float* row = block.values + token * block.stride;
+      if (EncodeRecords(type, row, step * rows.width(), target)) continue;
+      CheckEncodable(rows, format, path);  // throws
     }
   });
   return {rows.shape, RecordLayout{type}, SharedBytes(std::move(records)), {}, {}};

@@ -94,10 +94,17 @@ struct QuantKernels {
   void (*decode_rows)(const uint8_t* codes, bool is_signed, int64_t tokens, int64_t width,
                       const float* scale, const float* zero_point, bool per_token, float* rows);
   void (*search_scales)(const SearchGroups& groups);
-  // The codes of llama.cpp's records, each behind the two bytes of its scale, and the scales before
-  // they are rounded. REQUIRES: the values are finite.
-  void (*encode_q8_0)(const float* values, int64_t records, float* scales, uint8_t* target);
-  void (*encode_q4_0)(const float* values, int64_t records, float* scales, uint8_t* target);
+  // Codes of 4 or 2 bits, low bits first, for at most `count` packed bytes: for how many is
+  // returned, and the rest of less than a vector is left. Signed codes come out as int8_t.
+  int64_t (*unpack_bytes)(const uint8_t* packed, int64_t count, int bits, bool is_signed,
+                          uint8_t* codes);
+  int64_t (*pack_bytes)(const uint8_t* codes, int64_t count, int bits, uint8_t* packed);
+  // llama.cpp's records, each a FLOAT16 scale and then the codes. Whether all magnitudes are at
+  // most `most`; if not, the records mean nothing.
+  bool (*encode_q8_0)(const float* values, int64_t records, float most, uint8_t* target);
+  bool (*encode_q4_0)(const float* values, int64_t records, float most, uint8_t* target);
+  void (*decode_q8_0)(const uint8_t* source, int64_t records, float* values);
+  void (*decode_q4_0)(const uint8_t* source, int64_t records, float* values);
 };
 
 // REQUIRES: the machine has the instruction set.

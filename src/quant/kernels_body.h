@@ -22,6 +22,7 @@ namespace {  // NOLINT(google-build-namespaces)
 #include "quant/kernels_vectors.h"
 // All others need it.
 #include "quant/kernels_codes.h"
+#include "quant/kernels_packing.h"
 #include "quant/kernels_ranges.h"
 #include "quant/kernels_records.h"
 #include "quant/kernels_search.h"
@@ -40,7 +41,11 @@ const QuantKernels kQuantKernels{.widen_ranges = WidenRanges,
                                  .encode_rows = EncodeRows,
                                  .decode_rows = DecodeRows,
                                  .search_scales = SearchScales,
+                                 .unpack_bytes = UnpackBytes,
+                                 .pack_bytes = PackBytes,
                                  .encode_q8_0 = EncodeQ8,
-                                 .encode_q4_0 = EncodeQ4};
+                                 .encode_q4_0 = EncodeQ4,
+                                 .decode_q8_0 = DecodeQ8,
+                                 .decode_q4_0 = DecodeQ4};
 
 }  // namespace onnx_light::ONNX_LIGHT_KERNELS

@@ -8,7 +8,10 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
+
+#include "base/convert.h"
 
 namespace onnx_light {
 namespace {
@@ -276,25 +279,140 @@ std::vector<float> RecordValues() {
   return values;
 }
 
+uint16_t HalfOf(float value) {
+  uint16_t half;
+  ConvertElements(DType::kFloat32, &value, DType::kFloat16, &half, 1);
+  return half;
+}
+uint16_t HalfAt(const uint8_t* bytes) { return static_cast<uint16_t>(bytes[0] | bytes[1] << 8); }
+
 TEST(QuantKernels, RecordsAreThoseOfPlainLoops) {
   const std::vector<float> values = RecordValues();
   const auto records = static_cast<int64_t>(values.size() / 32);
   for (Isa isa : kIsas) {
     if (isa > WidestIsa()) continue;
-    std::vector<float> scales8(records), scales4(records);
-    std::vector<uint8_t> bytes8(records * 34, 0xaa), bytes4(records * 18, 0xaa);
-    QuantKernelsFor(isa).encode_q8_0(values.data(), records, scales8.data(), bytes8.data());
-    QuantKernelsFor(isa).encode_q4_0(values.data(), records, scales4.data(), bytes4.data());
+    std::vector<uint8_t> bytes8(records * 34 + 1, 0xaa), bytes4(records * 18 + 1, 0xaa);
+    const QuantKernels& kernels = QuantKernelsFor(isa);
+    EXPECT_TRUE(kernels.encode_q8_0(values.data(), records, INFINITY, bytes8.data()));
+    EXPECT_TRUE(kernels.encode_q4_0(values.data(), records, INFINITY, bytes4.data()));
     for (int64_t i = 0; i < records; ++i) {
       const PlainRecord plain8 = PlainQ8(&values[i * 32]), plain4 = PlainQ4(&values[i * 32]);
-      EXPECT_EQ(std::bit_cast<uint32_t>(scales8[i]), std::bit_cast<uint32_t>(plain8.scale)) << i;
-      EXPECT_EQ(std::bit_cast<uint32_t>(scales4[i]), std::bit_cast<uint32_t>(plain4.scale)) << i;
-      EXPECT_EQ(bytes8[i * 34], 0xaa);
-      EXPECT_EQ(bytes4[i * 18 + 1], 0xaa);
+      EXPECT_EQ(HalfAt(&bytes8[i * 34]), HalfOf(plain8.scale)) << i;
+      EXPECT_EQ(HalfAt(&bytes4[i * 18]), HalfOf(plain4.scale)) << i;
       for (int j = 0; j < 32; ++j) {
         EXPECT_EQ(static_cast<int8_t>(bytes8[i * 34 + 2 + j]), plain8.codes[j]) << i << " " << j;
         const int nibble = bytes4[i * 18 + 2 + j % 16] >> (j / 16 * 4) & 15;
         EXPECT_EQ(nibble, plain4.codes[j]) << i << " " << j;
+      }
+    }
+    EXPECT_EQ(bytes8.back(), 0xaa);
+    EXPECT_EQ(bytes4.back(), 0xaa);
+  }
+}
+
+// Scales of all sizes: subnormal in float16, halves between two of them, infinite.
+TEST(QuantKernels, ScalesOfRecordsAreRoundedToFloat16) {
+  std::mt19937 random(17);
+  std::vector<float> values;
+  for (int i = 0; i < 4000; ++i) {
+    uint16_t half = static_cast<uint16_t>(i * 16);
+    if ((half & 0x7fff) >= 0x7c00) half &= 0x83ff;
+    float scale;
+    ConvertElements(DType::kFloat16, &half, DType::kFloat32, &scale, 1);
+    if (i % 3 == 0) scale *= 1 + 0x1p-11f;  // often the middle between two
+    if (i % 7 == 0) scale = std::nextafter(scale, INFINITY);
+    values.resize(values.size() + 32);
+    values[values.size() - 1 - random() % 32] = scale * -8;
+  }
+  const auto records = static_cast<int64_t>(values.size() / 32);
+  for (Isa isa : kIsas) {
+    if (isa > WidestIsa()) continue;
+    std::vector<uint8_t> bytes(records * 18);
+    EXPECT_TRUE(QuantKernelsFor(isa).encode_q4_0(values.data(), records, INFINITY, bytes.data()));
+    for (int64_t i = 0; i < records; ++i) {
+      EXPECT_EQ(HalfAt(&bytes[i * 18]), HalfOf(PlainQ4(&values[i * 32]).scale)) << i;
+    }
+  }
+}
+
+TEST(QuantKernels, RecordsThatExceedABoundAreFound) {
+  for (Isa isa : kIsas) {
+    if (isa > WidestIsa()) continue;
+    for (const auto encode : {QuantKernelsFor(isa).encode_q8_0, QuantKernelsFor(isa).encode_q4_0}) {
+      for (int place = 0; place < 32 * 19; place += 7) {
+        std::vector<float> values(32 * 19, -3);
+        std::vector<uint8_t> bytes(34 * 19);
+        EXPECT_TRUE(encode(values.data(), 19, 3, bytes.data()));
+        for (float wrong : {3.5f, -3.5f, INFINITY, -INFINITY, NAN}) {
+          values[place] = wrong;
+          EXPECT_FALSE(encode(values.data(), 19, 3, bytes.data()));
+        }
+      }
+    }
+  }
+}
+
+// Every float16 as a scale, every code.
+TEST(QuantKernels, RecordsAreDecodedAsTheRuleSays) {
+  constexpr int64_t kScales = 65536;
+  std::vector<uint8_t> bytes8(kScales * 34), bytes4(kScales * 18);
+  for (int64_t i = 0; i < kScales; ++i) {
+    for (auto [bytes, size] : {std::pair(&bytes8, 34), std::pair(&bytes4, 18)}) {
+      uint8_t* record = bytes->data() + i * size;
+      record[0] = static_cast<uint8_t>(i);
+      record[1] = static_cast<uint8_t>(i >> 8);
+      for (int j = 2; j < size; ++j) record[j] = static_cast<uint8_t>(i * 5 + j * 37);
+    }
+  }
+  std::vector<float> values(kScales * 32);
+  const auto expect = [&](int64_t i, int j, int code) {
+    const auto half = static_cast<uint16_t>(i);
+    float scale;
+    ConvertElements(DType::kFloat16, &half, DType::kFloat32, &scale, 1);
+    const float expected = static_cast<float>(code) * scale, actual = values[i * 32 + j];
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(actual)) << i;
+    } else {
+      ASSERT_EQ(std::bit_cast<uint32_t>(actual), std::bit_cast<uint32_t>(expected)) << i;
+    }
+  };
+  for (Isa isa : kIsas) {
+    if (isa > WidestIsa()) continue;
+    QuantKernelsFor(isa).decode_q8_0(bytes8.data(), kScales, values.data());
+    for (int64_t i = 0; i < kScales; ++i) {
+      for (int j = 0; j < 32; ++j) expect(i, j, static_cast<int8_t>(bytes8[i * 34 + 2 + j]));
+    }
+    QuantKernelsFor(isa).decode_q4_0(bytes4.data(), kScales, values.data());
+    for (int64_t i = 0; i < kScales; ++i) {
+      for (int j = 0; j < 32; ++j) {
+        expect(i, j, (bytes4[i * 18 + 2 + j % 16] >> (j / 16 * 4) & 15) - 8);
+      }
+    }
+  }
+}
+
+TEST(QuantKernels, PackedCodesAreLowBitsFirst) {
+  std::mt19937 random(19);
+  for (Isa isa : kIsas) {
+    if (isa > WidestIsa()) continue;
+    const QuantKernels& kernels = QuantKernelsFor(isa);
+    for (int bits : {4, 2}) {
+      const int in_byte = 8 / bits, mask = (1 << bits) - 1;
+      for (int64_t count : {0, 15, 16, 40, 64}) {
+        std::vector<uint8_t> packed(count), codes(count * in_byte), again(count, 0xaa);
+        for (uint8_t& byte : packed) byte = static_cast<uint8_t>(random());
+        for (bool is_signed : {false, true}) {
+          const int64_t done =
+              kernels.unpack_bytes(packed.data(), count, bits, is_signed, codes.data());
+          EXPECT_EQ(done, count / 16 * 16);
+          for (int64_t i = 0; i < done * in_byte; ++i) {
+            int code = packed[i / in_byte] >> (i % in_byte * bits) & mask;
+            if (is_signed && code > mask / 2) code -= mask + 1;
+            EXPECT_EQ(codes[i], static_cast<uint8_t>(code));
+          }
+          EXPECT_EQ(kernels.pack_bytes(codes.data(), count, bits, again.data()), done);
+          for (int64_t i = 0; i < count; ++i) EXPECT_EQ(again[i], i < done ? packed[i] : 0xaa);
+        }
       }
     }
   }

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "quant/kernels.h"
+
 namespace onnx_light {
 namespace {
 
@@ -17,6 +19,10 @@ void Pack(const uint8_t* codes, int64_t count, int64_t first, std::byte* array) 
   int64_t i = 0;
   for (; i < count && (first + i) % kInByte != 0; ++i) pack_one(i);
   auto* target = reinterpret_cast<uint8_t*>(array) + (first + i) / kInByte;
+  const int64_t packed_bytes =
+      SelectedQuantKernels().pack_bytes(codes + i, (count - i) / kInByte, kBits, target);
+  i += packed_bytes * kInByte;
+  target += packed_bytes;
   for (; i + kInByte <= count; i += kInByte) {
     uint8_t packed = 0;
     for (int j = 0; j < kInByte; ++j) packed |= (codes[i + j] & kMask) << (j * kBits);
@@ -42,6 +48,10 @@ void Unpack(const std::byte* array, int64_t first, int64_t count, uint8_t* codes
   int64_t i = 0;
   for (; i < count && (first + i) % kInByte != 0; ++i) unpack_one(i);
   const uint8_t* source = bytes + (first + i) / kInByte;
+  const int64_t unpacked_bytes =
+      SelectedQuantKernels().unpack_bytes(source, (count - i) / kInByte, kBits, kSigned, codes + i);
+  i += unpacked_bytes * kInByte;
+  source += unpacked_bytes;
   for (; i + kInByte <= count; i += kInByte) {
     const uint8_t byte = *source++;
     for (int j = 0; j < kInByte; ++j) codes[i + j] = extended(byte, j);
