@@ -11,12 +11,6 @@ inline float Inverse(float scale) {
   return __builtin_isfinite(inverse) ? inverse : 0.0f;
 }
 
-inline Floats Truncate(const Floats& value) {
-  return ForParts([&](int p) {
-    return __builtin_convertvector(__builtin_convertvector(value.parts[p], IntPart), FloatPart);
-  });
-}
-
 // What comes to the nearest whole number, halves away from zero, when it is cut off: almost a half
 // more, which a half completes by its own rounding and what is smaller than a half does not.
 inline Floats BeforeCut(const Floats& value) {
@@ -129,10 +123,12 @@ inline float LargestOf(const float* values, IntPart& largest) {
     }
     return AnyLane(any);
   };
-  if (size == 0 || !occurs(-size)) return size;
-  if (!occurs(size)) return -size;
-  while (*values != size && *values != -size) ++values;
-  return *values;
+  const bool is_negative = occurs(-size), is_positive = occurs(size);
+  if (is_negative && is_positive && size != 0) {
+    while (*values != size && *values != -size) ++values;
+    return *values;
+  }
+  return is_positive ? size : -size;  // no branch: nobody can foretell it
 }
 
 bool EncodeQ4(const float* values, int64_t records, float most, uint8_t* target) {
@@ -140,10 +136,16 @@ bool EncodeQ4(const float* values, int64_t records, float most, uint8_t* target)
       values, records, most, target,
       [](const float* record, IntPart& largest) { return LargestOf(record, largest) / -8.0f; },
       [](const float* record, const Floats& inverse, uint8_t* target) {
-        const auto codes = [&](const Floats& value) {
-          return Least(Truncate(value * inverse + Splat(8.5f)), Splat(15));
-        };
-        StoreWhole(target, codes(Load(record)) + codes(Load(record + kWidth)) * Splat(16));
+        const Floats first = Load(record) * inverse + Splat(8.5f);
+        const Floats second = Load(record + kWidth) * inverse + Splat(8.5f);
+        Ints codes;
+        for (int p = 0; p < kParts; ++p) {
+          const IntPart low = __builtin_convertvector(first.parts[p], IntPart);
+          const IntPart high = __builtin_convertvector(second.parts[p], IntPart);
+          codes.parts[p] = (low < 15 ? low : IntPart{} + 15) | (high < 15 ? high : IntPart{} + 15)
+                                                                   << 4;
+        }
+        StoreBytes(target, codes);
       });
 }
 
@@ -163,24 +165,25 @@ inline float ReadScale(const uint8_t* record) {
   return value;
 }
 
-void DecodeQ8(const uint8_t* __restrict source, int64_t records, float* __restrict values) {
-  constexpr int kValues = 2 * kWidth;
-  for (int64_t r = 0; r < records; ++r, source += kScaleSize + kValues, values += kValues) {
-    const float scale = ReadScale(source);
-    for (int i = 0; i < kValues; ++i) {
-      values[i] = static_cast<float>(static_cast<int8_t>(source[kScaleSize + i])) * scale;
-    }
+inline void DecodeRecord(const uint8_t* __restrict codes, float scale, float* __restrict values) {
+  for (int i = 0; i < 2 * kWidth; ++i) {
+    values[i] = static_cast<float>(static_cast<int8_t>(codes[i])) * scale;
   }
 }
 
-void DecodeQ4(const uint8_t* __restrict source, int64_t records, float* __restrict values) {
+void DecodeQ8(const uint8_t* source, int64_t records, float* values) {
+  constexpr int kValues = 2 * kWidth;
+  for (int64_t r = 0; r < records; ++r, source += kScaleSize + kValues, values += kValues) {
+    DecodeRecord(source + kScaleSize, ReadScale(source), values);
+  }
+}
+
+void DecodeQ4(const uint8_t* source, int64_t records, float* values) {
   for (int64_t r = 0; r < records; ++r, source += kScaleSize + kWidth, values += 2 * kWidth) {
-    const float scale = ReadScale(source);
-    for (int i = 0; i < kWidth; ++i) {
-      values[i] = static_cast<float>((source[kScaleSize + i] & 15) - 8) * scale;
-    }
-    for (int i = 0; i < kWidth; ++i) {
-      values[kWidth + i] = static_cast<float>((source[kScaleSize + i] >> 4) - 8) * scale;
-    }
+    const Bytes nibbles = LoadBytes(source + kScaleSize);
+    uint8_t codes[2 * kWidth];
+    StoreAll(codes, (nibbles & 15) - 8);
+    StoreAll(codes + kWidth, (nibbles >> 4) - 8);
+    DecodeRecord(codes, ReadScale(source), values);
   }
 }
