@@ -330,32 +330,39 @@ def test_bad_input() -> None:
         cache.attend(query, sinks=object())
 
 
-@pytest.mark.parametrize(
-    ("isa", "flag"), [("scalar", ""), ("avx2", " avx2 "), ("avx512", " avx512bw ")]
-)
-def test_every_instruction_set(isa: str, flag: str) -> None:
+ISAS = [
+    ("scalar", ""),
+    ("avx2", " avx2 "),
+    ("avx512", " avx512bw "),
+    ("avx512vnni", " avx512_vnni "),
+]
+
+
+def forced(isa: str, flag: str, chosen: str) -> None:
+    """The tests of this folder's grid and of this file, with an instruction set forced."""
     if flag not in Path("/proc/cpuinfo").read_text():
         pytest.skip("not on this machine")
-    chosen = "formats or options or leak or zero"
+    files = [__file__, str(Path(__file__).with_name("test_attend_grid.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            __file__,
-            "-k",
-            chosen,
-        ],
+        [*command, "-k", chosen],
         env={**os.environ, "ONNX_LIGHT_ISA": isa},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize(("isa", "flag"), ISAS)
+def test_every_instruction_set(isa: str, flag: str) -> None:
+    forced(isa, flag, "formats or options or leak or zero or part_of_the_grid")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("isa", "flag"), ISAS)
+def test_every_instruction_set_in_all_tests(isa: str, flag: str) -> None:
+    forced(isa, flag, "not instruction_set")
 
 
 @pytest.mark.parametrize("policy", [None, "int8", "key=uint4/channel:8 value=q8_0 recent_tokens=9"])

@@ -50,8 +50,9 @@ def agree(peer: Array, query: Array, key: Array, value: Array, **options: Any) -
     assert np.all(np.abs(actual - peer) <= 2 * bound)
 
 
+@pytest.mark.parametrize("opset", [23, 24])
 @pytest.mark.parametrize("tokens", [1, 64, 65, 200])
-def test_attention_23(tokens: int) -> None:
+def test_attention(tokens: int, opset: int) -> None:
     query, key, value = arrays(tokens, tokens)
     random = np.random.default_rng(1)
     added = random.standard_normal((tokens, tokens)).astype(np.float32)
@@ -70,7 +71,7 @@ def test_attention_23(tokens: int) -> None:
         if mask is not None:
             feeds["mask"] = mask
         node = helper.make_node("Attention", list(feeds), ["y"], **attributes)
-        agree(run(node, feeds, {"": 23}), query, key, value, **options)
+        agree(run(node, feeds, {"": opset}), query, key, value, **options)
 
 
 @pytest.mark.parametrize("past", [0, 1, 63, 200])
