@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace onnx_light {
@@ -51,14 +52,16 @@ std::vector<double> Expected(const std::vector<float>& query, const std::vector<
 // Memory whose last byte lies before a page that cannot be read.
 class GuardedMemory {
  public:
-  explicit GuardedMemory(const std::vector<float>& numbers) {
-    const size_t page = sysconf(_SC_PAGESIZE), size = numbers.size() * sizeof(float);
+  explicit GuardedMemory(const std::vector<float>& numbers)
+      : GuardedMemory(numbers.data(), numbers.size() * sizeof(float)) {}
+  GuardedMemory(const void* source, size_t size) {
+    const size_t page = sysconf(_SC_PAGESIZE);
     mapped_ = (size + page - 1) / page * page + page;
     void* memory =
         mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     begin_ = static_cast<std::byte*>(memory);
     data_ = begin_ + mapped_ - page - size;
-    std::memcpy(data_, numbers.data(), size);
+    if (size > 0) std::memcpy(data_, source, size);
     mprotect(begin_ + mapped_ - page, page, PROT_NONE);
     size_ = size;
   }
@@ -101,6 +104,59 @@ TEST(Attend, NothingPastARowOrOutsideOfAWindowIsRead) {
     Attend(cache, view, options, actual.data());
     const auto expected = Expected(query, key, value, width, kTokens, 3 * kTokens);
     for (int64_t i = 0; i < width; ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4);
+  }
+}
+
+// Codes, scales and zero points end where memory does, and pages before the window are not there.
+TEST(Attend, NothingPastAnEncodedPayloadIsRead) {
+  constexpr int64_t kTokens = 37;
+  for (const char* policy :
+       {"float16", "bfloat16", "float8_e4m3fn", "int8/channel", "int8/token", "uint8/channel:16",
+        "uint8/token:32", "int4/channel", "uint4/channel:32", "uint4/token:64", "int4/token",
+        "uint2/token", "key=q8_0 value=q4_0", "key=q4_0 value=q8_0", "int4"}) {
+    for (int64_t width : {64, 128, 320}) {
+      const auto rows = Random(3 * kTokens * width, 10), query = Random(2 * width, 11);
+      const ArrayView tokens =
+          ContiguousView(rows.data(), DType::kFloat32, {1, 1, 3 * kTokens, width});
+      const PagedCache plain =
+          PagedCache::FromArrays(tokens, tokens, kTokens, 0, CachePolicy::Parse(policy));
+      std::vector<std::unique_ptr<GuardedMemory>> memory;
+      const auto guard = [&](const SharedBytes& bytes) {
+        memory.push_back(std::make_unique<GuardedMemory>(bytes.data, bytes.size));
+        return memory.back()->bytes();
+      };
+      const auto guarded = [&](PagePayload payload) {
+        if (auto* dense = std::get_if<DensePayload>(&payload)) {
+          dense->bytes = guard(dense->bytes);
+        } else {
+          auto& encoded = std::get<EncodedPayload>(payload);
+          encoded.codes = guard(encoded.codes);
+          encoded.scales = guard(encoded.scales);
+          encoded.zero_points = guard(encoded.zero_points);
+        }
+        return payload;
+      };
+      std::vector<PlacedPage> pages;
+      size_t hidden = 0;
+      for (const PlacedPage& placed : plain.pages()) {
+        PagePayload key = guarded(placed.page->key()), value = guarded(placed.page->value());
+        if (placed.start == 0) hidden = memory.size();
+        pages.push_back({placed.start, kTokens,
+                         Page::Borrow(placed.page->shape(), kTokens, std::move(key),
+                                      std::move(value), "page")});
+      }
+      const PagedCache cache = PagedCache::FromPages(pages);
+      for (size_t i = 0; i < hidden; ++i) memory[i]->Close();
+      for (int64_t heads : {1, 2}) {
+        const ArrayView view = ContiguousView(query.data(), DType::kFloat32, {1, heads, 1, width});
+        AttentionOptions options;
+        options.left_window_size = 2 * kTokens - 1;
+        std::vector<float> expected(heads * width), actual(heads * width);
+        Attend(plain, view, options, expected.data());
+        Attend(cache, view, options, actual.data());
+        EXPECT_EQ(actual, expected) << policy << " " << width;
+      }
+    }
   }
 }
 
