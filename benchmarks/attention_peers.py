@@ -1,8 +1,8 @@
-"""Attention beside ONNX Runtime's GroupQueryAttention (and torch, where it is installed).
+"""Attention beside ONNX Runtime's GroupQueryAttention, torch and ggml, where they are installed.
 
 Decode: one query token, float32 queries, caches that take turns so that none is found in the
 processor's cache. Both sides run one after the other in every round. Prefill: 1,024 x 1,024,
-causal.
+causal. THREADS in the environment is how many threads both have, 1 unless it is set.
 """
 
 from __future__ import annotations
@@ -10,27 +10,33 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import measuring
 import numpy as np
 import onnxruntime  # type: ignore[import-untyped]
-from measuring import Comparison
+from measuring import Comparison, ggml
 from onnx import TensorProto, helper
 
 from onnx_light import PagedCache
 
 Array = Any
 WORKING_SET = 96 << 20  # bytes of the caches that take turns
+LENGTHS = (512, 4096, 32768)
+ROUNDS = 31
 SHAPES = ((32, 8, 128), (8, 8, 128), (9, 3, 64))
-# Our policy, the peer's cache, and what the times should be at most, as a ratio.
-PAIRS = (
-    ("float32", "float32", 1 / 2.5),
-    ("float16", "float16", 1 / 2.5),
-    ("int8", "int8", 1 / 3),
-    ("int4", "int8", 1 / 3),
-    ("q8_0", "int8", 1 / 3),
+# Our policy, what each peer's cache has beside it, and what our time should be at most.
+DENSE, QUANTIZED = 1 / 2.5, 1 / 3
+ROWS: tuple[tuple[str, dict[str, str], float], ...] = (
+    ("float32", {"ONNX Runtime": "float32", "torch": "float32", "ggml": "float32"}, DENSE),
+    ("float16", {"ONNX Runtime": "float16", "ggml": "float16"}, DENSE),
+    ("bfloat16", {"torch": "bfloat16", "ggml": "bfloat16"}, DENSE),
+    ("int8", {"ONNX Runtime": "int8", "ggml": "q8_0"}, QUANTIZED),
+    ("int4", {"ONNX Runtime": "int8", "ggml": "q4_0"}, QUANTIZED),
+    ("q8_0", {"ONNX Runtime": "int8", "ggml": "q8_0"}, QUANTIZED),
 )
 KINDS = {
     "float32": (TensorProto.FLOAT, np.float32),
@@ -136,63 +142,79 @@ def onnx_runtime(
 
 
 def torch_attention(
-    heads: int, kv_heads: int, width: int, tokens: int, queries: int, threads: int
+    heads: int, kv_heads: int, width: int, tokens: int, queries: int, kind: str, threads: int
 ) -> Callable[[], object]:
-    """scaled_dot_product_attention; in decode with the group folded into the query's rows."""
+    """scaled_dot_product_attention; in decode with the group folded into the query's rows.
+
+    That is the same and quicker than enable_gqa. The query has the type of the cache.
+    """
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(threads)
     group = heads // kv_heads
-    rows = numbers(1, kv_heads, tokens, width)
+    dtype = getattr(torch, kind)
+    rows = torch.tensor(numbers(1, kv_heads, tokens, width)).to(dtype)
     count = 1 + (WORKING_SET // (2 * rows.nbytes) if queries == 1 else 0)
-    arrays = [torch.tensor(rows) for _ in range(count)]
-    if queries == 1:
-        query = torch.tensor(numbers(1, kv_heads, group, width))
-    else:
-        query = torch.tensor(numbers(1, heads, queries, width))
-        arrays = [array.repeat_interleave(group, 1) for array in arrays]
+    pairs = [(rows.clone(), rows.clone()) for _ in range(count)]
     attend = torch.nn.functional.scaled_dot_product_attention
-    return in_turn([functools.partial(attend, query, a, a, is_causal=queries > 1) for a in arrays])
+    if queries == 1:
+        query = torch.tensor(numbers(1, kv_heads, group, width)).to(dtype)
+        return in_turn([functools.partial(attend, query, *pair) for pair in pairs])
+    query = torch.tensor(numbers(1, heads, queries, width)).to(dtype)
+    return functools.partial(attend, query, *pairs[0], is_causal=True, enable_gqa=True)
+
+
+def ggml_attention(
+    heads: int, kv_heads: int, width: int, tokens: int, queries: int, kind: str, threads: int
+) -> Callable[[], object]:
+    rows = numbers(1, kv_heads, tokens, width)
+    query = numbers(1, heads, queries, width)
+    bits = {"float32": 32, "float16": 16, "bfloat16": 16, "q8_0": 8.5, "q4_0": 4.5}[kind]
+    count = 1 + int(WORKING_SET // (2 * rows.size * bits / 8)) if queries == 1 else 1
+    return in_turn(ggml.attention(query, rows, rows, kind, threads, count, is_causal=queries > 1))
+
+
+def peer_call(
+    peer: str, shape: tuple[int, int, int], tokens: int, queries: int, kind: str, threads: int
+) -> Callable[[], object]:
+    if peer == "ONNX Runtime":
+        return onnx_runtime(*shape, tokens, queries, kind)
+    make = torch_attention if peer == "torch" else ggml_attention
+    return make(*shape, tokens, queries, kind, threads)
+
+
+def peers() -> list[str]:
+    """Those that are installed (make peers)."""
+    found = {"torch": importlib.util.find_spec("torch") is not None, "ggml": ggml.is_built()}
+    return ["ONNX Runtime", *(name for name, is_there in found.items() if is_there)]
 
 
 def decode(threads: int) -> dict[str, list[Comparison]]:
-    found: dict[str, list[Comparison]] = {"ONNX Runtime": [], "torch": []}
-    for shape in SHAPES:
-        for tokens in (512, 4096, 32768):
-            label = f"{shape[0]}/{shape[1]} heads of {shape[2]}, {tokens} tokens, {threads} threads"
-            for policy, kind, reach in PAIRS:
-                mine = ours(*shape, tokens, 1, policy, threads)
-                peer = onnx_runtime(*shape, tokens, 1, kind)
-                found["ONNX Runtime"].append(
-                    measuring.compare(
-                        f"{label}: {policy}, {kind}", mine, peer, rounds=31, reach=reach
-                    )
-                )
-            if importlib.util.find_spec("torch"):
-                mine = ours(*shape, tokens, 1, "float32", threads)
-                peer = torch_attention(*shape, tokens, 1, threads)
-                found["torch"].append(
-                    measuring.compare(f"{label}: float32", mine, peer, rounds=31, reach=1 / 2.5)
-                )
+    found: dict[str, list[Comparison]] = {peer: [] for peer in peers()}
+    for shape, tokens in itertools.product(SHAPES, LENGTHS):
+        label = f"{shape[0]}/{shape[1]} heads of {shape[2]}, {tokens} tokens, {threads} threads"
+        for policy, kinds, reach in ROWS:
+            mine = ours(*shape, tokens, 1, policy, threads)
+            for peer in found.keys() & kinds.keys():
+                call = peer_call(peer, shape, tokens, 1, kinds[peer], threads)
+                task = f"{label}: {policy}, {kinds[peer]}"
+                found[peer].append(measuring.compare(task, mine, call, rounds=ROUNDS, reach=reach))
     return found
 
 
 def prefill(threads: int) -> dict[str, list[Comparison]]:
-    found: dict[str, list[Comparison]] = {"ONNX Runtime": [], "torch": []}
+    found: dict[str, list[Comparison]] = {peer: [] for peer in peers()}
     for shape in SHAPES:
         label = f"{shape[0]}/{shape[1]} heads of {shape[2]}, 1,024 x 1,024, {threads} threads"
         mine = ours(*shape, 1024, 1024, "float32", threads)
-        found["ONNX Runtime"].append(
-            measuring.compare(label, mine, onnx_runtime(*shape, 1024, 1024, "float32"), rounds=7)
-        )
-        if importlib.util.find_spec("torch"):
-            peer = torch_attention(*shape, 1024, 1024, threads)
-            found["torch"].append(measuring.compare(label, mine, peer, rounds=7, reach=1.25))
+        for peer, comparisons in found.items():
+            call = peer_call(peer, shape, 1024, 1024, "float32", threads)
+            comparisons.append(measuring.compare(label, mine, call, rounds=7, reach=1.25))
     return found
 
 
 def main() -> None:
     report = measuring.Report(__doc__ or "")
-    threads = 1
+    threads = int(os.environ.get("THREADS", "1"))
     onnxruntime.set_global_thread_pool_sizes(threads, 1)
     for what, found in (("decode", decode(threads)), ("prefill", prefill(threads))):
         for peer, comparisons in found.items():

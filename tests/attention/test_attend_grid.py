@@ -65,7 +65,7 @@ ALL = [
 
 
 def test_a_part_of_the_grid() -> None:
-    run(ALL[::17])
+    run(ALL[::31])
 
 
 @pytest.mark.long
