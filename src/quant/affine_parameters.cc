@@ -29,6 +29,18 @@ ScaleRounding RoundingTo(DType scale_type) {
   return {0, std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::max()};
 }
 
+// Whether products of such scales and the levels of codes can exceed all floats.
+bool MayOverflow(const ScaleRounding& rounding) {
+  return rounding.most > std::numeric_limits<float>::max() / 256;
+}
+
+// The largest scale with which a level is a finite number.
+float LargestScaleFor(float level) {
+  float scale = std::numeric_limits<float>::max() / level;
+  while (!std::isfinite(scale * level)) scale = std::nextafter(scale, 0.0f);
+  return scale;
+}
+
 // The bits of scales that are rounded to float16 or bfloat16 already, and normal numbers or 0.
 void StoreRounded(const std::vector<float>& scales, DType type, uint16_t* target) {
   const uint32_t bias = type == DType::kFloat16 ? (127 - 15) << 10 : 0;
@@ -155,6 +167,25 @@ bool ParameterChooser::SetByRange() {
   for (int64_t cell = 0; cell < cells_ && !is_signed_; ++cell) {
     zero_point_[cell] = ZeroPointByRange(cell);
   }
+  return !MayOverflow(rounding_) || BoundScales();
+}
+
+// The level of a cell's codes that lies farthest from 0.
+float ParameterChooser::FarthestLevel(int64_t cell) const {
+  if (IsConstant(cell)) return 1;
+  if (is_signed_) return std::floor(levels_ / 2);
+  return std::max(zero_point_[cell], levels_ - zero_point_[cell]);
+}
+
+// Next to the largest floats the levels at the ends of a range may lie beyond them: then the scale
+// is smaller, and the ends are cut off. False if the type of the scales cannot be that precise.
+bool ParameterChooser::BoundScales() {
+  for (int64_t cell = 0; cell < cells_; ++cell) {
+    const float level = FarthestLevel(cell);
+    if (std::isfinite(scale_[cell] * level)) continue;
+    if (rounding_.dropped_bits != 0) return false;
+    scale_[cell] = LargestScaleFor(level);
+  }
   return true;
 }
 
@@ -174,8 +205,10 @@ void ParameterChooser::SearchCells(int64_t first, int64_t count, const float* va
     zero_point[lane] = zero_point_[cell];
   }
   const float least = is_signed_ ? -std::ceil(levels_ / 2) : 0;
+  ScaleRounding rounding = rounding_;  // and no scale with a level that is no finite number
+  rounding.most = std::min(rounding.most, LargestScaleFor(levels_));
   kernels_.search_scales({values, stride, elements, low.data(), high.data(), levels_, least,
-                          !is_signed_, one_group, rounding_, scale.data(), zero_point.data()});
+                          !is_signed_, one_group, rounding, scale.data(), zero_point.data()});
   for (int64_t lane = 0; lane < count; ++lane) {
     if (IsConstant(first + lane)) continue;
     scale_[first + lane] = scale[lane];

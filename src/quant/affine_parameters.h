@@ -54,6 +54,8 @@ class ParameterChooser {
   float ScaleByRange(int64_t cell) const;
   float ZeroPointByRange(int64_t cell) const;
   bool SetByRange();
+  float FarthestLevel(int64_t cell) const;
+  bool BoundScales();
   void SearchChannels(const FloatBlock& rows);
   void SearchTokens(const FloatBlock& rows);
   void SearchCells(int64_t first, int64_t count, const float* values, int64_t stride,

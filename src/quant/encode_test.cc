@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -179,6 +180,18 @@ TEST(Encode, CodesOfSubnormalScalesAreBounded) {
     const Dims dims = format[5] == 'c' ? Dims{1, 1, 64, 1} : Dims{1, 1, 1, 64};
     const auto decoded = Decode(EncodeFloats(values, dims, format));
     for (int i = 0; i < 64; ++i) EXPECT_EQ(decoded[i], std::min(values[i], 127 * 0x1p-149f)) << i;
+  }
+}
+
+// Next to the largest floats the outer levels of a scale by range would be infinite.
+TEST(Encode, TheLargestFloatsStayFinite) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const std::vector<float> values{-kMost, kMost, 0, kMost / 3};
+  for (const char* format : {"int8", "uint8", "int4", "uint4", "int2", "uint2", "uint8/tensor",
+                             "uint8/token/bfloat16", "uint4/token/float32"}) {
+    const EncodedPayload payload = EncodeFloats(values, {1, 1, 1, 4}, format);
+    EXPECT_EQ(payload.affine()->scale_type, DType::kFloat32) << format;
+    for (float value : Decode(payload)) EXPECT_TRUE(std::isfinite(value)) << format;
   }
 }
 

@@ -7,7 +7,7 @@
 // the high end or the middle of the range; then the scale that fits the best codes so far in the
 // least squares. What is tried is judged with products by the reciprocal, which cost a fraction of
 // quotients; what is taken must have a lower error than the scale by range with the codes as they
-// will be stored.
+// will be stored. Errors are measured in scales, so that no number is too large or too small.
 
 struct Candidate {
   Floats scale, zero_point, error;
@@ -23,7 +23,7 @@ inline Floats Joined(const SearchGroups& groups, const Floats& sums) {
   return Splat(total);
 }
 
-// The squared error; with quotients if `exact`.
+// The squared error in units of the scale by range; with quotients if `exact`.
 template <bool exact>
 inline Floats ErrorOf(const SearchGroups& groups, const Floats& scale, const Floats& zero_point) {
   const Floats reciprocal = Splat(1) / scale;
@@ -32,10 +32,11 @@ inline Floats ErrorOf(const SearchGroups& groups, const Floats& scale, const Flo
   for (int64_t i = 0; i < groups.count; ++i) {
     const Floats value = Load(groups.values + i * groups.stride);
     const Floats quotient = exact ? value / scale : value * reciprocal;
-    const Floats difference = value - Round(Clamp(quotient, least, most)) * scale;
+    const Floats difference = quotient - Round(Clamp(quotient, least, most));
     sum = sum + difference * difference;
   }
-  return Joined(groups, sum);
+  const Floats unit = scale / Load(groups.scale);
+  return Joined(groups, sum) * (unit * unit);
 }
 
 template <bool exact>
@@ -58,11 +59,12 @@ inline Floats FittingScale(const SearchGroups& groups, const Candidate& candidat
   Floats products = Splat(0), squares = Splat(0);
   for (int64_t i = 0; i < groups.count; ++i) {
     const Floats value = Load(groups.values + i * groups.stride);
-    const Floats level = Round(Clamp(value * reciprocal, least, most));
-    products = products + value * level;
+    const Floats quotient = value * reciprocal;
+    const Floats level = Round(Clamp(quotient, least, most));
+    products = products + quotient * level;
     squares = squares + level * level;
   }
-  return Joined(groups, products) / Joined(groups, squares);
+  return Joined(groups, products) / Joined(groups, squares) * candidate.scale;
 }
 
 // Zero points that place the codes over a range wider than they reach.

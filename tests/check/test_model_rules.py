@@ -57,6 +57,12 @@ def refer_through_a_sequence(model: ModelProto) -> None:
     element.sequence_type.elem_type.struct_type.type_ref = CODES_ID
 
 
+def add_sparse(model: ModelProto, name: str) -> None:
+    sparse = model.graph.sparse_initializer.add(dims=[4])
+    sparse.values = from_array(np.ones(1, "f4"), name)
+    sparse.indices = from_array(np.ones(1, "i8"))
+
+
 def output_type(model: ModelProto, name: str, declared: TypeProto) -> None:
     output = next(value for value in model.graph.output if value.name == name)
     output.type = declared
@@ -191,6 +197,19 @@ MODELS: dict[str, tuple[str, str, Change]] = {
                    m.graph.encoded_initializer[0].affine.scale.CopyFrom(
                        from_array(np.ones(3, "f4"))),
                    setattr(m.graph.encoded_initializer[0].affine, "axis", 2))),
+    "names: two tensors": (
+        "check.duplicate", "graph.initializer[2]",
+        lambda m: m.graph.initializer.append(m.graph.initializer[0])),
+    "names: sparse and tensor": (
+        "check.duplicate", "graph.sparse_initializer[0]", lambda m: add_sparse(m, "s")),
+    "names: encoded and sparse": (
+        "check.duplicate", "graph.encoded_initializer[0]", lambda m: add_sparse(m, "weight")),
+    "names: cache and sparse": (
+        "check.duplicate", "graph.paged_cache_initializer[4]",
+        lambda m: add_sparse(m, "constant")),
+    "names: cache and tensor": (
+        "check.duplicate", "graph.paged_cache_initializer[4]",
+        setter("name", "s", "graph", "paged_cache_initializer", 4)),
     "names: encoded and tensor": (
         "check.duplicate", "graph.encoded_initializer[0]",
         setter("name", "s", "graph", "encoded_initializer", 0)),

@@ -211,10 +211,12 @@ import hashlib, numpy as np
 from onnx_light import PagedCache
 rng = np.random.default_rng(1)
 digest = hashlib.sha256()
-for width in (1, 7, 33, 64, 80):
+for width in (1, 7, 33, 64, 80, 96, 128, 576):
     array = rng.standard_normal((2, 2, 70, width)).astype("f4")
-    for text in ("int8/channel", "uint8/token:9", "int4/token:32", "uint4/channel:32",
-                 "uint2/tensor", "int2/channel:5", "int4/tensor/float32", "f16", "f8e5m2"):
+    for text in (*(("q8_0", "q4_0") if width % 32 == 0 else ()),
+                 "int8/channel", "uint8/token:9", "int4/token:32", "uint4/channel:32",
+                 "uint2/tensor", "int2/channel:5", "int4/tensor/float32", "uint8/channel/bfloat16",
+                 "f16", "f8e5m2"):
         cache = PagedCache.from_arrays(array, array, policy=text)
         digest.update(cache.to_proto("x").SerializeToString() + cache.key_array("f4").tobytes())
 print(digest.hexdigest())

@@ -104,6 +104,33 @@ def test_every_layout(storage: int, scale_type: Any) -> None:
                 assert cache.slice(2, 4).key_array().tobytes() == wanted[:, :, 2:4].tobytes()
 
 
+@pytest.mark.parametrize("storage", [kind for kind, (bits, _) in CODE_TYPES.items() if bits > 2])
+@pytest.mark.parametrize("axis", [None, *range(-4, 4)])
+def test_onnx_runtime_dequantizes_the_same(storage: int, axis: int | None) -> None:
+    """One scale, one for each index of an axis, and blocks with a ragged last one."""
+    onnx = pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    dims = (2, 3, 5, 7)
+    for block in (0,) if axis is None else (0, 2, dims[axis]):
+        value = encoded(np.random.default_rng(5), dims, storage=storage, axis=axis, block=block)
+        affine = value.affine
+        tensors = [
+            onnx.helper.make_tensor("x", storage, dims, value.raw_data, raw=True),
+            onnx.helper.make_tensor("s", 1, affine.scale.dims, affine.scale.raw_data, raw=True),
+            onnx.helper.make_tensor(
+                "z", storage, affine.zero_point.dims, affine.zero_point.raw_data, raw=True
+            ),
+        ]
+        attributes = {} if axis is None else {"axis": axis, "block_size": block}
+        node = onnx.helper.make_node("DequantizeLinear", ["x", "s", "z"], ["y"], **attributes)
+        output = onnx.helper.make_tensor_value_info("y", 1, dims)
+        graph = onnx.helper.make_graph([node], "g", [], [output], tensors)
+        opsets = [onnx.helper.make_opsetid("", 21)]
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        session = ort.InferenceSession(model.SerializeToString(), None)
+        np.testing.assert_array_equal(session.run(None, {})[0], read(value).key_array())
+
+
 @pytest.mark.parametrize("storage", CODE_TYPES)
 def test_the_storage_type_follows_from_the_bytes(storage: int) -> None:
     _, signed = CODE_TYPES[storage]
@@ -183,6 +210,36 @@ def test_parameters_of_the_catalogue() -> None:
         raises("cache.reference", where, read, value, broken)
     value.affine.scale.CopyFrom(ol.from_array(np.float32(1)))
     raises("cache.scale", "blocks[0].encoded_key", read, value, catalogue("shared"))
+
+
+@pytest.mark.parametrize("scale_type", SCALE_TYPES, ids=str)
+@pytest.mark.parametrize("storage", CODE_TYPES)
+def test_parameters_of_the_catalogue_have_every_form(storage: int, scale_type: Any) -> None:
+    for axis, block in ((None, 0), (1, 0), (-1, 0), (-2, 3), (0, 1)):
+        for zero_points in (False, True):
+            value = encoded(
+                np.random.default_rng(6),
+                (2, 3, 5, 7),
+                storage=storage,
+                axis=axis,
+                block=block,
+                scale_type=scale_type,
+                zero_points=zero_points,
+            )
+            inline = read(value)
+            model = ol.ModelProto()
+            note = model.graph.quantization_annotation.add(
+                tensor_name="onnx_light.quantization.parameters:p"
+            )
+            for part in ("scale", "zero_point") if zero_points else ("scale",):
+                tensor = model.graph.initializer.add()
+                tensor.CopyFrom(getattr(value.affine, part))
+                tensor.name = part
+                note.quant_parameter_tensor_names.add(key=part, value=part)
+                value.affine.ClearField(part)
+            value.parameter_ref = "p"
+            assert read(value, model) == inline
+            assert read(value, model).key_array().tobytes() == inline.key_array().tobytes()
 
 
 def record(name: str) -> Any:

@@ -253,13 +253,16 @@ def test_sizes_count_scales() -> None:
     assert "key int8/token, value int4/token:16" in repr(cache)
 
 
+scale_types = st.sampled_from(("float16", "bfloat16", "float32"))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_random_shapes_formats_and_cuts(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(("int8", "uint8", "int4", "uint4", "int2", "uint2")))
     scale = data.draw(st.sampled_from(("tensor", "channel", "token")))
     group = None if scale == "tensor" else data.draw(st.none() | st.integers(1, 20))
-    form = PageFormat(name, scale, group, data.draw(st.sampled_from(("float16", "float32"))))
+    form = PageFormat(name, scale, group, data.draw(scale_types))
     width = data.draw(st.sampled_from((1, 2, 7, 16, 33, 64, 80, 96, 128, 576)))
     count = data.draw(st.integers(1, 50))
     page_size = data.draw(st.integers(1, 24))
