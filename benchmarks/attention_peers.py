@@ -2,7 +2,8 @@
 
 Decode: one query token, float32 queries, caches that take turns so that none is found in the
 processor's cache. Both sides run one after the other in every round. Prefill: 1,024 x 1,024,
-causal. THREADS in the environment is how many threads both have, 1 unless it is set.
+causal. In the environment THREADS is how many threads both have, 1 unless it is set, and SHAPE the
+only heads, KV heads and width to measure, such as 32/8/128.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import importlib.util
 import itertools
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +27,8 @@ from onnx_light import PagedCache
 
 Array = Any
 WORKING_SET = 96 << 20  # bytes of the caches that take turns
-LENGTHS = (512, 4096, 32768)
-ROUNDS = 31
-SHAPES = ((32, 8, 128), (8, 8, 128), (9, 3, 64))
+ROUNDS = {512: 31, 4096: 21, 32768: 9}  # of each number of tokens
+SHAPES = tuple((*heads, width) for heads in ((32, 8), (8, 8), (9, 3)) for width in (128, 64))
 # Our policy, what each peer's cache has beside it, and what our time should be at most.
 DENSE, QUANTIZED = 1 / 2.5, 1 / 3
 ROWS: tuple[tuple[str, dict[str, str], float], ...] = (
@@ -188,27 +189,43 @@ def peers() -> list[str]:
     return ["ONNX Runtime", *(name for name, is_there in found.items() if is_there)]
 
 
+def pause_for(threads: int) -> Callable[[], object] | None:
+    """Idle threads of the other side wait actively for a while, on a core that ours needs."""
+    return functools.partial(time.sleep, 0.005) if threads > 1 else None
+
+
+def shapes() -> list[tuple[int, int, int]]:
+    chosen = os.environ.get("SHAPE")
+    return [s for s in SHAPES if chosen in (None, "/".join(map(str, s)))]
+
+
 def decode(threads: int) -> dict[str, list[Comparison]]:
     found: dict[str, list[Comparison]] = {peer: [] for peer in peers()}
-    for shape, tokens in itertools.product(SHAPES, LENGTHS):
+    before = pause_for(threads)
+    for shape, (tokens, rounds) in itertools.product(shapes(), ROUNDS.items()):
         label = f"{shape[0]}/{shape[1]} heads of {shape[2]}, {tokens} tokens, {threads} threads"
         for policy, kinds, reach in ROWS:
             mine = ours(*shape, tokens, 1, policy, threads)
             for peer in found.keys() & kinds.keys():
                 call = peer_call(peer, shape, tokens, 1, kinds[peer], threads)
                 task = f"{label}: {policy}, {kinds[peer]}"
-                found[peer].append(measuring.compare(task, mine, call, rounds=ROUNDS, reach=reach))
+                found[peer].append(
+                    measuring.compare(task, mine, call, rounds=rounds, reach=reach, before=before)
+                )
     return found
 
 
 def prefill(threads: int) -> dict[str, list[Comparison]]:
     found: dict[str, list[Comparison]] = {peer: [] for peer in peers()}
-    for shape in SHAPES:
+    before = pause_for(threads)
+    for shape in shapes():
         label = f"{shape[0]}/{shape[1]} heads of {shape[2]}, 1,024 x 1,024, {threads} threads"
         mine = ours(*shape, 1024, 1024, "float32", threads)
         for peer, comparisons in found.items():
             call = peer_call(peer, shape, 1024, 1024, "float32", threads)
-            comparisons.append(measuring.compare(label, mine, call, rounds=7, reach=1.25))
+            comparisons.append(
+                measuring.compare(label, mine, call, rounds=7, reach=1.25, before=before)
+            )
     return found
 
 
