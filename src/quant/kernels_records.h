@@ -165,25 +165,25 @@ inline float ReadScale(const uint8_t* record) {
   return value;
 }
 
-inline void DecodeRecord(const uint8_t* __restrict codes, float scale, float* __restrict values) {
-  for (int i = 0; i < 2 * kWidth; ++i) {
-    values[i] = static_cast<float>(static_cast<int8_t>(codes[i])) * scale;
-  }
-}
-
-void DecodeQ8(const uint8_t* source, int64_t records, float* values) {
+// Loops that the compiler turns into vectors by itself.
+void DecodeQ8(const uint8_t* __restrict source, int64_t records, float* __restrict values) {
   constexpr int kValues = 2 * kWidth;
   for (int64_t r = 0; r < records; ++r, source += kScaleSize + kValues, values += kValues) {
-    DecodeRecord(source + kScaleSize, ReadScale(source), values);
+    const float scale = ReadScale(source);
+    for (int i = 0; i < kValues; ++i) {
+      values[i] = static_cast<float>(static_cast<int8_t>(source[kScaleSize + i])) * scale;
+    }
   }
 }
 
-void DecodeQ4(const uint8_t* source, int64_t records, float* values) {
+void DecodeQ4(const uint8_t* __restrict source, int64_t records, float* __restrict values) {
   for (int64_t r = 0; r < records; ++r, source += kScaleSize + kWidth, values += 2 * kWidth) {
-    const Bytes nibbles = LoadBytes(source + kScaleSize);
-    uint8_t codes[2 * kWidth];
-    StoreAll(codes, (nibbles & 15) - 8);
-    StoreAll(codes + kWidth, (nibbles >> 4) - 8);
-    DecodeRecord(codes, ReadScale(source), values);
+    const float scale = ReadScale(source);
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] = static_cast<float>((source[kScaleSize + i] & 15) - 8) * scale;
+    }
+    for (int i = 0; i < kWidth; ++i) {
+      values[kWidth + i] = static_cast<float>((source[kScaleSize + i] >> 4) - 8) * scale;
+    }
   }
 }

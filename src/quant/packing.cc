@@ -1,6 +1,6 @@
 #include "quant/packing.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "quant/kernels.h"
 
@@ -63,7 +63,7 @@ void Unpack(const std::byte* array, int64_t first, int64_t count, uint8_t* codes
 
 void PackCodes(const uint8_t* codes, int64_t count, int bits, int64_t first, std::byte* array) {
   if (bits == 8) {
-    std::memcpy(array + first, codes, count);
+    std::copy_n(reinterpret_cast<const std::byte*>(codes), count, array + first);
   } else if (bits == 4) {
     Pack<4>(codes, count, first, array);
   } else {
@@ -83,7 +83,7 @@ void UnpackCodes(const std::byte* array, PageType type, int64_t first, int64_t c
     case PageType::kUInt2:
       return Unpack<2, false>(array, first, count, codes);
     default:
-      std::memcpy(codes, array + first, count);
+      std::copy_n(reinterpret_cast<const uint8_t*>(array) + first, count, codes);
   }
 }
 
