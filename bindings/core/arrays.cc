@@ -272,4 +272,23 @@ std::optional<DType> ToDType(nb::handle dtype) {
   ThrowDType("dtype", name);
 }
 
+nb::object NumpyArray(nb::handle object, const char* name) {
+  const nb::object numpy = nb::module_::import_("numpy");
+  if (!nb::isinstance(object, numpy.attr("ndarray")) && nb::hasattr(object, "__dlpack__")) {
+    return numpy.attr("from_dlpack")(object);
+  }
+  nb::object array = numpy.attr("asarray")(object);
+  if (nb::cast<std::string>(array.attr("dtype").attr("kind")) == "O") {
+    throw nb::type_error(
+        (std::string(name) + ": an array is needed, not " + Py_TYPE(object.ptr())->tp_name)
+            .c_str());
+  }
+  return array;
+}
+
+const std::byte* DataOf(const nb::object& array) {
+  const nb::object interface = array.attr("__array_interface__");
+  return reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(interface["data"][nb::int_(0)]));
+}
+
 }  // namespace onnx_light::python

@@ -38,6 +38,12 @@ class ArrayArgument {
   nanobind::ndarray<nanobind::ro> tensor_;
 };
 
+// Anything that numpy takes, as an array of numpy. TypeError for objects that are no numbers.
+nanobind::object NumpyArray(nanobind::handle object, const char* name);
+
+// Where the elements of an array of numpy begin.
+const std::byte* DataOf(const nanobind::object& array);
+
 // A numpy array that shows `rows` without a copy and cannot be written. `owner` keeps them alive.
 nanobind::object ReadOnlyArray(const ArrayView& rows, nanobind::handle owner);
 

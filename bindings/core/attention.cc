@@ -21,29 +21,9 @@ namespace nb = nanobind;
 namespace onnx_light::python {
 namespace {
 
-// Anything that numpy takes, as an array of numpy.
-nb::object AsArray(nb::handle object, const char* name) {
-  const nb::object numpy = nb::module_::import_("numpy");
-  if (!nb::isinstance(object, numpy.attr("ndarray")) && nb::hasattr(object, "__dlpack__")) {
-    return numpy.attr("from_dlpack")(object);
-  }
-  nb::object array = numpy.attr("asarray")(object);
-  if (nb::cast<std::string>(array.attr("dtype").attr("kind")) == "O") {
-    throw nb::type_error(
-        (std::string(name) + ": an array is needed, not " + Py_TYPE(object.ptr())->tp_name)
-            .c_str());
-  }
-  return array;
-}
-
-const std::byte* DataOf(const nb::object& array) {
-  const nb::object interface = array.attr("__array_interface__");
-  return reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(interface["data"][nb::int_(0)]));
-}
-
 // A mask, and the array that it looks at.
 struct MaskArgument {
-  explicit MaskArgument(nb::handle mask) : array(AsArray(mask, "attn_mask")) {
+  explicit MaskArgument(nb::handle mask) : array(NumpyArray(mask, "attn_mask")) {
     const auto type = nb::cast<std::string>(array.attr("dtype").attr("name"));
     if (type == "float64") {
       array = array.attr("astype")("float32");
@@ -73,7 +53,7 @@ struct MaskArgument {
 };
 
 std::vector<float> Sinks(nb::handle sinks) {
-  const nb::object array = AsArray(sinks, "sinks");
+  const nb::object array = NumpyArray(sinks, "sinks");
   const auto shape = nb::cast<std::vector<int64_t>>(array.attr("shape"));
   if (shape.size() != 1) {
     throw ValueError("attention.shape", "sinks",

@@ -9,6 +9,7 @@ void BindPolicy(nanobind::module_& m);
 void BindPages(nanobind::module_& m);
 void BindComparison(nanobind::module_& m);
 void BindPagedCache(nanobind::module_& m);
+void BindQuantizePagedCache(nanobind::module_& m);
 void BindCheck(nanobind::module_& m);
 void BindValueHandles(nanobind::module_& m);
 void BindSnapshot(nanobind::module_& m);

@@ -29,6 +29,7 @@ NB_MODULE(_core, m) {
   onnx_light::python::BindPages(m);
   onnx_light::python::BindComparison(m);
   onnx_light::python::BindPagedCache(m);
+  onnx_light::python::BindQuantizePagedCache(m);
   onnx_light::python::BindCheck(m);
   onnx_light::python::BindValueHandles(m);
   onnx_light::python::BindSnapshot(m);

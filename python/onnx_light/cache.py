@@ -12,6 +12,7 @@ from onnx_light._core import (
     PagePayload,
     Pages,
     paged_attention,
+    quantize_paged_cache,
 )
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "PagedCache",
     "Pages",
     "paged_attention",
+    "quantize_paged_cache",
 ]
 
 # Where they are public, and where pickles look for them.
