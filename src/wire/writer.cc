@@ -205,8 +205,9 @@ class Encoder {
     const Message& message = Resolve(replacements_, original);
     if (message.unknown != nullptr) [[unlikely]]
       p = WriteBytes(UnknownFields(message), p);
+    const FieldInfo* const fields = info.fields.data();
     for (uint32_t bits = ReverseBits(message.presence); bits != 0; bits &= bits - 1) {
-      const FieldInfo& field = info.fields[31 - static_cast<size_t>(std::countr_zero(bits))];
+      const FieldInfo& field = fields[static_cast<unsigned>(std::countr_zero(bits)) ^ 31];
       p = field.repeated ? WriteList(field, ViewList(message, field), p, depth)
                          : WriteSingular(info, message, field, p, depth);
     }
@@ -216,15 +217,14 @@ class Encoder {
   [[gnu::always_inline]] uint8_t* WriteSingular(const MessageInfo& info, const Message& message,
                                                 const FieldInfo& field, uint8_t* p, int depth) {
     switch (field.kind) {
-      case Kind::kString:
-      case Kind::kBytes: {
-        const String& string = Member<String>(message, field);
-        if (field.index == info.raw_data) [[unlikely]] {
+      case Kind::kBytes:
+        if (field.index == info.raw_data) {
           if (IsSkipped(info, message, field, options_)) return p;
-          CountPayload(string.size(), options_, sizes_);
+          CountPayload(Member<String>(message, field).size(), options_, sizes_);
         }
-        return WriteString(field, string, p);
-      }
+        [[fallthrough]];
+      case Kind::kString:
+        return WriteString(field, Member<String>(message, field), p);
       case Kind::kMessage:
         return WriteSubmessage(field, *Member<Message*>(message, field), p, depth);
       case Kind::kInt32:
@@ -242,7 +242,7 @@ class Encoder {
       case Kind::kBool:
         return WriteFixed<bool>(field, &Member<char>(message, field), p);
     }
-    return p;
+    __builtin_unreachable();
   }
 
   // Makes `size` bytes free in front of `p`.
@@ -287,6 +287,11 @@ class Encoder {
   static uint8_t* PutVarint(uint64_t value, uint8_t* p) {
     if (value < 0x80) [[likely]] {
       *--p = static_cast<uint8_t>(value);  // NOLINT(clang-analyzer-core.NullDereference)
+      return p;
+    }
+    if (value < 0x4000) [[likely]] {
+      *--p = static_cast<uint8_t>(value >> 7);
+      *--p = static_cast<uint8_t>(value | 0x80);
       return p;
     }
     p -= VarintSize(value);
@@ -346,7 +351,7 @@ class Encoder {
   // Asks for the memory of an element of a list before it is needed: processors do that by
   // themselves for memory that is read upwards, but not well for this way. What a parser has made
   // for an element lies between it and the next one.
-  static void Fetch(const Message* element, const Message* next) {
+  [[gnu::always_inline]] static void Fetch(const Message* element, const Message* next) {
     constexpr uintptr_t kLine = 64;
     constexpr uintptr_t kMost = 1024;
     const auto from = reinterpret_cast<uintptr_t>(element);
@@ -358,34 +363,69 @@ class Encoder {
 
   // The elements of a repeated number, each with its tag or, packed, without.
   template <typename T>
-  uint8_t* WriteVarints(const FieldInfo& field, ListView list, uint8_t* p) {
+  [[gnu::noinline]] uint8_t* WriteVarints(const FieldInfo& field, ListView list, uint8_t* p) {
     const std::span<const T> values = list.span<T>();
     if (field.packed) {
+      const uint64_t behind = Written(p);
       for (size_t i = values.size(); i-- > 0;) {
         p = PutVarint(AsVarint(values[i]), Room(kMaxVarintSize, p));
       }
-    } else {
-      for (size_t i = values.size(); i-- > 0;) p = WriteVarint(field, AsVarint(values[i]), p);
+      return FinishPacked(field, behind, p);
     }
+    for (size_t i = values.size(); i-- > 0;) p = WriteVarint(field, AsVarint(values[i]), p);
     return p;
   }
 
   template <typename T>
-  uint8_t* WriteFixeds(const FieldInfo& field, ListView list, uint8_t* p) {
+  [[gnu::noinline]] uint8_t* WriteFixeds(const FieldInfo& field, ListView list, uint8_t* p) {
     const char* const values = static_cast<const char*>(list.data);
     const size_t size = static_cast<size_t>(list.size) * sizeof(T);
-    if (field.packed) return WriteBytes({values, size}, p);
+    if (field.packed) {
+      const uint64_t behind = Written(p);
+      return FinishPacked(field, behind, WriteBytes({values, size}, p));
+    }
     for (size_t at = size; at > 0; at -= sizeof(T)) {
       p = WriteFixed<T>(field, values + at - sizeof(T), p);
     }
     return p;
   }
 
-  uint8_t* WriteNumbers(const FieldInfo& field, ListView list, uint8_t* p) {
+  // An empty list is left out.
+  uint8_t* FinishPacked(const FieldInfo& field, uint64_t behind, uint8_t* p) {
+    const uint64_t size = Written(p) - behind;
+    return size == 0 ? p : WriteLengthAndTag(field, size, p);
+  }
+
+  [[gnu::noinline]] uint8_t* WriteMessages(const FieldInfo& field, ListView list, uint8_t* p,
+                                           int depth) {
+    const std::span<Message* const> messages = list.span<Message*>();
+    for (size_t i = messages.size(); i-- > 0;) {
+      if (i >= kFetchAhead) Fetch(messages[i - kFetchAhead], messages[i - kFetchAhead + 1]);
+      p = WriteSubmessage(field, *messages[i], p, depth);
+    }
+    return p;
+  }
+
+  [[gnu::noinline]] uint8_t* WriteStrings(const FieldInfo& field, ListView list, uint8_t* p) {
+    const std::span<const String> strings = list.span<String>();
+    for (size_t i = strings.size(); i-- > 0;) p = WriteString(field, strings[i], p);
+    return p;
+  }
+
+  [[gnu::always_inline]] uint8_t* WriteList(const FieldInfo& field, ListView list, uint8_t* p,
+                                            int depth) {
     switch (field.kind) {
+      case Kind::kMessage:
+        return WriteMessages(field, list, p, depth);
+      case Kind::kString:
+      case Kind::kBytes:
+        return WriteStrings(field, list, p);
       case Kind::kInt32:
       case Kind::kEnum:
         return WriteVarints<int32_t>(field, list, p);
+      case Kind::kInt64:
+      case Kind::kUint64:
+        return WriteVarints<uint64_t>(field, list, p);
       case Kind::kUint32:
         return WriteVarints<uint32_t>(field, list, p);
       case Kind::kFloat:
@@ -394,40 +434,8 @@ class Encoder {
         return WriteFixeds<uint64_t>(field, list, p);
       case Kind::kBool:
         return WriteFixeds<bool>(field, list, p);
-      default:
-        return WriteVarints<uint64_t>(field, list, p);
     }
-  }
-
-  uint8_t* WriteMessages(const FieldInfo& field, std::span<Message* const> messages, uint8_t* p,
-                         int depth) {
-    for (size_t i = messages.size(); i-- > 0;) {
-      if (i >= kFetchAhead) Fetch(messages[i - kFetchAhead], messages[i - kFetchAhead + 1]);
-      p = WriteSubmessage(field, *messages[i], p, depth);
-    }
-    return p;
-  }
-
-  uint8_t* WriteStrings(const FieldInfo& field, std::span<const String> strings, uint8_t* p) {
-    for (size_t i = strings.size(); i-- > 0;) p = WriteString(field, strings[i], p);
-    return p;
-  }
-
-  [[gnu::noinline]] uint8_t* WriteList(const FieldInfo& field, ListView list, uint8_t* p,
-                                       int depth) {
-    switch (field.kind) {
-      case Kind::kMessage:
-        return WriteMessages(field, list.span<Message*>(), p, depth);
-      case Kind::kString:
-      case Kind::kBytes:
-        return WriteStrings(field, list.span<String>(), p);
-      default:
-        break;
-    }
-    if (list.size == 0) return p;
-    const uint64_t behind = Written(p);
-    p = WriteNumbers(field, list, p);
-    return field.packed ? WriteLengthAndTag(field, Written(p) - behind, p) : p;
+    __builtin_unreachable();
   }
 
   const SerializeOptions& options_;
