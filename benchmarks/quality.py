@@ -56,7 +56,6 @@ OTHERS = {
     "K u8:32, V8:32": "key=uint8/channel:32 value=int8/token:32",
     "K u8, V4:32": "key=uint8/channel value=uint4/token:32",
     "K u8, V4:64": "key=uint8/channel value=uint4/token:64",
-    "K u8, V8": "key=uint8/channel value=int8/token",
     "K q8_0, V q4_0": "key=q8_0 value=q4_0",
     "K8 V4": "key=int8/channel value=uint4/token:64",
     "K8:32 V8:32": "key=int8/channel:32 value=int8/token:32",
@@ -69,6 +68,7 @@ OTHERS = {
     "K4 V2:16": "key=uint4/channel:32 value=uint2/token:16",
     "K4 V2:32": "key=uint4/channel:32 value=uint2/token:32",
     "K2:32 V2:32": "key=uint2/channel:32 value=uint2/token:32",
+    "k8v4, sink": f"{CachePolicy.presets['k8v4']} sink_tokens=1",
     "int4, sink": f"{CachePolicy.presets['int4']} sink_tokens=1",
     "int4, recent 128": f"{CachePolicy.presets['int4']} recent_tokens=128",
 }

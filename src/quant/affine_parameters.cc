@@ -143,29 +143,14 @@ bool ParameterChooser::FindChannelRanges(const FloatBlock& rows) {
 // -------------------------------------------------------------------------------------------------
 // Scales by range
 
-float ParameterChooser::ScaleByRange(int64_t cell) const {
-  const float low = low_[cell], high = high_[cell];
-  if (low == high) return std::fabs(low);
-  const double range = std::max<double>(high, 0) - std::min<double>(low, 0);
-  return static_cast<float>(range / levels_);
-}
-
-float ParameterChooser::ZeroPointByRange(int64_t cell) const {
-  const float low = std::min(low_[cell], 0.0f), scale = scale_[cell];
-  return scale == 0 ? 0 : std::clamp(std::nearbyint(-low / scale), 0.0f, levels_);
-}
-
 bool ParameterChooser::SetByRange() {
-  if (is_signed_) {
-    kernels_.signed_scales(low_.data(), high_.data(), cells_, levels_, scale_.data());
-  } else {
-    for (int64_t cell = 0; cell < cells_; ++cell) scale_[cell] = ScaleByRange(cell);
-  }
+  const auto scales = is_signed_ ? kernels_.signed_scales : kernels_.unsigned_scales;
+  scales(low_.data(), high_.data(), cells_, levels_, scale_.data());
   if (!kernels_.round_scales(rounding_, low_.data(), high_.data(), cells_, scale_.data())) {
     return false;
   }
-  for (int64_t cell = 0; cell < cells_ && !is_signed_; ++cell) {
-    zero_point_[cell] = ZeroPointByRange(cell);
+  if (!is_signed_) {
+    kernels_.zero_points(low_.data(), scale_.data(), cells_, levels_, zero_point_.data());
   }
   return !MayOverflow(rounding_) || BoundScales();
 }

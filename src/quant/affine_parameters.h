@@ -51,8 +51,6 @@ class ParameterChooser {
   void Resize(int64_t cells);
   bool FindChannelRanges(const FloatBlock& rows);
   bool IsConstant(int64_t cell) const { return low_[cell] == high_[cell]; }
-  float ScaleByRange(int64_t cell) const;
-  float ZeroPointByRange(int64_t cell) const;
   bool SetByRange();
   float FarthestLevel(int64_t cell) const;
   bool BoundScales();

@@ -135,6 +135,8 @@ std::span<const PolicyPreset> PolicyPresets() {
   static const PolicyPreset kPresets[] = {
       {"int8", Formats(PageFormat::Affine(Type::kInt8, ScaleKind::kChannel),
                        PageFormat::Affine(Type::kInt8, ScaleKind::kToken))},
+      {"k8v8", Formats(PageFormat::Affine(Type::kUInt8, ScaleKind::kChannel),
+                       PageFormat::Affine(Type::kInt8, ScaleKind::kToken))},
       {"k8v4", Formats(PageFormat::Affine(Type::kInt8, ScaleKind::kChannel),
                        PageFormat::Affine(Type::kUInt4, ScaleKind::kToken, 32))},
       {"int4", Formats(PageFormat::Affine(Type::kUInt4, ScaleKind::kChannel, 32),

@@ -48,6 +48,7 @@ TEST(CachePolicy, OneWord) {
     EXPECT_EQ(CachePolicy::Parse(preset.name), preset.policy);
   }
   EXPECT_EQ(CachePolicy::Parse("int8"), CachePolicy::Parse("k=int8/channel v=int8/token"));
+  EXPECT_EQ(CachePolicy::Parse("k8v8"), CachePolicy::Parse("k=uint8/channel v=int8/token"));
   EXPECT_EQ(CachePolicy::Parse("k8v4"), CachePolicy::Parse("k=int8/channel v=uint4/token:32"));
   EXPECT_EQ(CachePolicy::Parse("int4"), CachePolicy::Parse("k=uint4/channel:32 v=uint4/token:64"));
   EXPECT_EQ(CachePolicy::Parse("bf16"), CachePolicy::Parse("k=bfloat16 v=bfloat16"));

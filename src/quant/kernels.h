@@ -80,6 +80,13 @@ struct QuantKernels {
   // The arrays are as long as whole stretches of kLanes.
   void (*signed_scales)(const float* low, const float* high, int64_t count, float levels,
                         float* scale);
+  // scale[i] = (max(high[i], 0) - min(low[i], 0)) / levels, or the magnitude where both are equal.
+  void (*unsigned_scales)(const float* low, const float* high, int64_t count, float levels,
+                          float* scale);
+  // zero_point[i] = round(-min(low[i], 0) / scale[i]), at most `levels`; 0 where the scale is 0.
+  // The arrays are as long as whole stretches of kLanes.
+  void (*zero_points)(const float* low, const float* scale, int64_t count, float levels,
+                      float* zero_point);
   // Rounds the scales of groups with those ranges. False if one is out of bounds then, unless its
   // group has zeros only or no bit is dropped. The arrays are as long as whole stretches of kLanes,
   // with ranges of zeros behind `count`.

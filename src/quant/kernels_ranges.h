@@ -198,6 +198,26 @@ void SignedScales(const float* low, const float* high, int64_t count, float leve
   }
 }
 
+void UnsignedScales(const float* __restrict low, const float* __restrict high, int64_t count,
+                    float levels, float* __restrict scale) {
+  for (int64_t i = 0; i < count; ++i) {  // in double: a range may exceed all floats
+    const double range = static_cast<double>(high[i] > 0 ? high[i] : 0.0f) -
+                         static_cast<double>(low[i] < 0 ? low[i] : 0.0f);
+    const auto by_range = static_cast<float>(range / levels);
+    scale[i] = low[i] == high[i] ? __builtin_fabsf(low[i]) : by_range;
+  }
+}
+
+void ZeroPoints(const float* low, const float* scale, int64_t count, float levels,
+                float* zero_point) {
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Floats step = Load(scale + i), least = Least(Load(low + i), Splat(0));
+    const Floats nearest = Round(Clamp((Splat(0) - least) / step, Splat(0), Splat(levels)));
+    Store(zero_point + i,
+          ForParts([&](int p) { return step.parts[p] == 0.0f ? FloatPart{} : nearest.parts[p]; }));
+  }
+}
+
 // As the type of the scales rounds, within its normal numbers; 0 outside them.
 inline Floats RoundScale(const ScaleRounding& rounding, const Floats& scale) {
   return ForParts([&](int p) {

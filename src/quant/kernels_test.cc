@@ -233,6 +233,53 @@ TEST(QuantKernels, SizesOfAnyLength) {
   }
 }
 
+TEST(QuantKernels, ScalesAndZeroPointsOfRanges) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  std::mt19937 random(21);
+  std::vector<float> low = Random(240, random, 3), high = Random(240, random, 3);
+  for (size_t i = 0; i < low.size(); ++i) {
+    if (low[i] > high[i]) std::swap(low[i], high[i]);
+  }
+  const std::pair<float, float> edges[] = {{0, 0},
+                                           {-0.0f, 0},
+                                           {2, 2},
+                                           {-2, -2},
+                                           {-kMost, kMost},
+                                           {0, kMost},
+                                           {-kMost, -kMost},
+                                           {-1e-45f, 0},
+                                           {-1e-44f, 1e-45f},
+                                           {-1e-39f, 0},
+                                           {1, 3},
+                                           {-3, -1},
+                                           {-127.5f, 127.5f},
+                                           {-7.5f, 7.5f},
+                                           {-1.5f, 1.5f},
+                                           {-1, 1e-30f}};
+  for (const auto& [least, most] : edges) {
+    low.push_back(least);
+    high.push_back(most);
+  }
+  const auto count = static_cast<int64_t>(low.size());
+  for (Isa isa : kIsas) {
+    if (isa > WidestIsa()) continue;
+    for (float levels : {255.0f, 15.0f, 3.0f}) {
+      std::vector<float> scale(count), zero_point(count);
+      const QuantKernels& kernels = QuantKernelsFor(isa);
+      kernels.unsigned_scales(low.data(), high.data(), count, levels, scale.data());
+      kernels.zero_points(low.data(), scale.data(), count, levels, zero_point.data());
+      for (int64_t i = 0; i < count; ++i) {
+        const double below = std::min<double>(low[i], 0), above = std::max<double>(high[i], 0);
+        const auto wanted =
+            static_cast<float>(low[i] == high[i] ? std::fabs(low[i]) : (above - below) / levels);
+        EXPECT_EQ(scale[i], wanted) << low[i] << " " << high[i];
+        const float place = wanted == 0 ? 0 : static_cast<float>(-below) / wanted;
+        EXPECT_EQ(zero_point[i], std::min(std::nearbyint(place), levels)) << i;
+      }
+    }
+  }
+}
+
 // One record after ggml's reference encoders, value by value: its scale, and its codes with those
 // of the high nibbles last.
 struct PlainRecord {

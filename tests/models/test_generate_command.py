@@ -232,7 +232,7 @@ def test_a_policy_that_is_none(
         line = refusal(invoke(model, "-p", TEXT, "--policy", text))
         assert "--policy" in line
         assert word in line
-        assert "presets are int8, k8v4, int4" in line
+        assert "presets are int8, k8v8, k8v4, int4" in line
     assert not (tmp_path / "cache").exists()
 
 

@@ -259,8 +259,8 @@ def quantize(
             "--policy",
             "-p",
             metavar="TEXT",
-            help="A preset (int8, k8v4, int4), a format for keys and values (q8_0, float16), or "
-            "both by name: 'key=int8/channel value=uint4/token:64'.",
+            help="A preset (int8, k8v8, k8v4, int4), a format for keys and values (q8_0, "
+            "float16), or both by name: 'key=int8/channel value=uint4/token:64'.",
         ),
     ],
     as_json: _Json = False,
@@ -323,7 +323,7 @@ def generate(
         typer.Option(
             metavar="TEXT",
             help="How full pages of the running cache and its file are stored: a preset (int8, "
-            "k8v4, int4) or as for quantize. [default: as the prompt cache, else float32]",
+            "k8v8, k8v4, int4) or as for quantize. [default: as the prompt cache, else float32]",
         ),
     ] = None,
     weights: Annotated[
