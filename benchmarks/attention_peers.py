@@ -113,6 +113,7 @@ def onnx_runtime(
     )
     options = onnxruntime.SessionOptions()
     options.use_per_session_threads = False  # pools of several sessions would disturb each other
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
@@ -190,7 +191,7 @@ def peers() -> list[str]:
 
 
 def pause_for(threads: int) -> Callable[[], object] | None:
-    """Idle threads of the other side wait actively for a while, on a core that ours needs."""
+    """Until no thread of the other side waits actively, on a core that this one needs."""
     return functools.partial(time.sleep, 0.005) if threads > 1 else None
 
 
@@ -232,6 +233,8 @@ def prefill(threads: int) -> dict[str, list[Comparison]]:
 def main() -> None:
     report = measuring.Report(__doc__ or "")
     threads = int(os.environ.get("THREADS", "1"))
+    # Threads of torch and ggml would wait actively for longer than a pause.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     onnxruntime.set_global_thread_pool_sizes(threads, 1)
     for what, found in (("decode", decode(threads)), ("prefill", prefill(threads))):
         for peer, comparisons in found.items():

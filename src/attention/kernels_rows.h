@@ -14,6 +14,13 @@ struct StepOf {
 template <typename F, int kQueries>
 inline constexpr bool kStreams = F::kIsDense && kQueries == 1;
 
+// Of `rows` rows those that are widened at once: as many as there are registers for.
+template <typename F, int kQueries>
+constexpr int RowsTogether(int rows) {
+  const int room = kStreams<F, kQueries> ? 1 : kLanes / 2 / F::kVectors;
+  return room < 1 ? 1 : room < rows ? room : rows;
+}
+
 constexpr int PowerOfTwoFrom(int n) { return n <= 1 ? 1 : n <= 2 ? 2 : n <= 4 ? 4 : 8; }
 
 // Fetches bytes from memory in portions, one after the other, to the second-level cache: a tile may
@@ -47,7 +54,7 @@ inline void ScoreRows(const RowTile& keys, const std::byte* first, int64_t row, 
   Vec sums[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) sums[i] = Zero();
-  constexpr int kTogether = kStreams<F, kQueries> ? 1 : kRows;
+  constexpr int kTogether = RowsTogether<F, kQueries>(kRows);
   const int64_t groups = F::kGroups ? keys.groups : 1;
 #pragma GCC unroll 16
   for (int begin = 0; begin < kRows; begin += kTogether) {
@@ -91,7 +98,7 @@ template <typename F, int kQueries>
 void Score(const RowTile& keys, int64_t tokens, const QueryRows& queries, float* scores) {
   constexpr int kRows = kLanes / PowerOfTwoFrom(kQueries);
   const int64_t steps = keys.width / (kLanes * F::kVectors) / keys.groups;
-  Fetcher fetcher(keys.ahead, tokens / kRows * steps * keys.groups);
+  Fetcher fetcher(keys.ahead, tokens / RowsTogether<F, kQueries>(kRows) * steps * keys.groups);
   const auto block = [&](int64_t row) {
     ScoreRows<F, kQueries, kRows>(keys, keys.data + row * keys.row_size, row, keys.row_size, steps,
                                   queries, fetcher, scores + row);
