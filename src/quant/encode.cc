@@ -197,6 +197,20 @@ EncodedPayload Finish(const ArrayView& rows, const ParameterChooser& chooser, Co
           std::move(parameters.zero_points)};
 }
 
+// Where rows lie one behind the other and whole groups fit into each, a group is a row, which needs
+// one scale only.
+ArrayView GroupsAsRows(const ArrayView& rows, const PageFormat& format) {
+  const int64_t group = format.group(), item = ElementSize(rows.dtype);
+  const bool has_groups = format.scale() == ScaleKind::kToken && group != 0;
+  if (!has_groups || group % kLanes != 0 || rows.width() % group != 0) return rows;
+  if (rows.strides[3] != item || rows.strides[2] != rows.width() * item) return rows;
+  ArrayView groups = rows;
+  groups.shape[2] *= rows.width() / group;
+  groups.shape[3] = group;
+  groups.strides[2] = group * item;
+  return groups;
+}
+
 using Outcome = ParameterChooser::Outcome;
 
 Outcome WriteWithOneScale(const ArrayView& rows, ParameterChooser& chooser, CodeWriter& writer) {
@@ -246,12 +260,13 @@ void CheckEncodable(const ArrayView& rows, const PageFormat& format, const std::
 
 EncodedPayload Encode(const ArrayView& rows, const PageFormat& format, const std::string& path) {
   if (!format.is_affine()) return EncodeAsRecords(rows, format, path);
+  const ArrayView groups = GroupsAsRows(rows, format);
   for (DType scale_type = format.scale_type();; scale_type = DType::kFloat32) {
-    ParameterChooser chooser(format, rows.shape, scale_type);
-    CodeWriter writer(chooser.layout(), rows.shape);
+    ParameterChooser chooser(format, groups.shape, scale_type);
+    CodeWriter writer(chooser.layout(), groups.shape);
     const bool is_scalar = chooser.layout().shape == AffineLayout::Shape::kScalar;
     const Outcome outcome =
-        is_scalar ? WriteWithOneScale(rows, chooser, writer) : WriteBlocks(rows, chooser, writer);
+        is_scalar ? WriteWithOneScale(rows, chooser, writer) : WriteBlocks(groups, chooser, writer);
     if (outcome == Outcome::kChosen) return Finish(rows, chooser, writer);
     if (outcome == Outcome::kNotFinite) CheckEncodable(rows, format, path);
   }
