@@ -114,7 +114,7 @@ void SearchScales(const SearchGroups& groups) {
   if (groups.has_zero_points) TryEnds(groups, best.scale, best);
   for (int i = 0; i < 2; ++i) TryFitting(groups, best);
 
-  const float values = static_cast<float>(groups.count) * (groups.one_group ? kWidth : 1);
+  const auto values = static_cast<float>(groups.count * (groups.one_group ? kWidth : 1));
   const Floats bound = by_range.error * Splat(1 - kLeastGain) - Splat(kLeastGain * values);
   for (int p = 0; p < kParts; ++p) {
     Replace(p, best.error.parts[p] >= bound.parts[p], by_range, best);
