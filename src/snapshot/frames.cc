@@ -134,6 +134,18 @@ void CheckTextMode(Bytes file) {
   Fail("snapshot.kind", "", 0, "no snapshot; it seems to be " + SeemsToBe(file));
 }
 
+// Why no whole record begins at `offset`.
+std::string WhatIsMissing(Bytes file, uint64_t offset, const std::optional<Head>& head) {
+  if (!head) return "no record begins here";
+  const uint64_t left = file.size() - offset;
+  if (left < head->byte_length) {
+    return "the record has " + std::to_string(left) + " of " + std::to_string(head->byte_length) +
+           " bytes";
+  }
+  return FootBefore(file, offset + head->byte_length) ? "the record's head and foot do not agree"
+                                                      : "the record has no foot, or a damaged one";
+}
+
 // No foot at the end of the file: walks its records from the beginning.
 std::vector<Frame> WalkForward(Bytes file, bool recover) {
   std::vector<Frame> frames;
@@ -149,9 +161,7 @@ std::vector<Frame> WalkForward(Bytes file, bool recover) {
     CheckNumbers(frames);
   }
   const std::string place = PlaceOf(frames.size());
-  const std::string cut = head ? "the record has " + std::to_string(file.size() - offset) + " of " +
-                                     std::to_string(head->byte_length) + " bytes, or no foot"
-                               : "no record begins here";
+  const std::string cut = WhatIsMissing(file, offset, head);
   if (frames.empty() || (!head && FootFollows(file, offset)) || !IsTorn(file, offset, head)) {
     FailCorrupt(place, offset, cut);
   }

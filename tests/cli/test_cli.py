@@ -213,6 +213,18 @@ def test_a_gguf_file_is_named(stdin: bool, tmp_path: Path) -> None:
     assert "a GGUF file" in result.stderr
 
 
+def test_what_is_no_message_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("words and words\n" * 9)
+    for options, name in (((), "ModelProto"), (("--message", "GraphProto"), "GraphProto")):
+        result = _invoke("inspect", str(path), *options)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"onnx-light: {path}: byte ")
+        assert f"this is no whole {name} [wire." in result.stderr
+    result = _invoke("inspect", "/dev/null")
+    assert result.stderr == "onnx-light: /dev/null: not a regular file [file.not_regular]\n"
+
+
 def test_a_missing_file_is_2(tmp_path: Path) -> None:
     for missing in (tmp_path / "missing.onnx", tmp_path):
         result = _command("inspect", str(missing))
@@ -234,6 +246,21 @@ def test_quiet_prints_nothing_and_verbose_speaks_on_standard_error(path: Path) -
     verbose = _command("-v", "inspect", str(path), "--json")
     assert str(path).encode() in verbose.stderr
     assert json.loads(verbose.stdout)["file"] == str(path)
+
+
+def test_an_interrupt_while_the_command_is_loaded() -> None:
+    program = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from onnx_light.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
 
 
 def test_a_reader_that_stops_is_no_error(path: Path) -> None:

@@ -109,6 +109,24 @@ def test_all_damage_is_shown(path: Path) -> None:
     assert set(problems[0]) == {"code", "message", "layer", "page", "offset", "path"}
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data[:-1], "bytes"),
+        (lambda data: data[:-20] + b"?" + data[-19:], "no foot, or a damaged one"),
+        (lambda data: data[:-64] + bytes(64), "no foot, or a damaged one"),
+    ],
+)
+def test_a_record_that_is_not_whole(
+    path: Path, change: Callable[[bytes], bytes], words: str
+) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(change(whole))
+    (problem,) = json.loads(invoke("verify", path, "--json").stdout)["problems"]
+    assert problem["message"].endswith(words)
+    assert (str(len(whole)) in problem["message"]) == (words == "bytes")
+
+
 def test_a_torn_file_is_damaged(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data + data[:200])
@@ -300,7 +318,37 @@ def test_quantize_refuses_policies_before_it_writes(policy: str, path: Path) -> 
     result = invoke("quantize", path, path, "--policy", policy)
     assert result.exit_code == 2
     assert "[quant." in result.stderr
+    assert (f"{path}: layers.0.key: width 8" in result.stderr) == (policy == "q8_0")
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "option", ["val=int8", "key=int8 key=int4", "recent_tokens=x", "int8 int4"]
+)
+def test_an_option_of_a_policy_is_named(option: str, path: Path) -> None:
+    result = invoke("quantize", path, path, "--policy", option)
+    assert result.exit_code == 2
+    assert f"{option!r}: {option.split('=')[0].split()[0]}: " in result.stderr
+
+
+def test_quantize_reads_standard_input(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b.kvcache"
+    result = invoke("quantize", "-", target, "-p", "int8", stdin=path.read_bytes())
+    assert (result.exit_code, result.stderr) == (0, "")
+    with snapshot.open(target) as opened:
+        assert opened[0] == caches()["layers.0"].quantize("int8")
+    result = invoke("quantize", "-", target, "-p", "int8", stdin=b"words and words\n" * 9)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("onnx-light: -: byte 0: no snapshot")
+
+
+def test_quantize_writes_to_a_file_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    for target, words in (("-", "DST: "), ("/dev/null", "/dev/null: ")):
+        result = invoke("quantize", path.name, target, "-p", "int8")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"onnx-light: {words}")
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_file_takes_its_own_place(path: Path) -> None:

@@ -304,7 +304,8 @@ def test_a_prompt_cache_of_another_model(
     assert cache.read_bytes() == before
     assert not (tmp_path / "cache" / "models").exists()
     of_another_shape(cache)  # says no identity
-    assert "layers.0" in refusal(invoke(model, "-p", TEXT, "--prompt-cache", cache))
+    line = refusal(invoke(model, "-p", TEXT, "--prompt-cache", cache))
+    assert f"{cache}: layers.0: " in line
 
 
 def test_a_prompt_longer_than_the_context(
@@ -433,6 +434,64 @@ def test_models_that_are_none(tmp_path: Path, model: Path) -> None:
     assert "No such file" in refusal(invoke(tmp_path / "none.gguf", "-p", TEXT))
 
 
+def one_node(path: Path, kind: str, given: str, made: str, taken: str = "", **more: int) -> Path:
+    """A model of one node from `given` to `made`; `taken` is what the node says that it takes."""
+    helper = onnx.helper
+    whole = onnx.TensorProto.INT64
+    types = ((given, whole), (made, more.get("to", whole)))
+    ends = [helper.make_tensor_value_info(name, number, [1, None]) for name, number in types]
+    node = helper.make_node(kind, [taken or given], [made], **more)
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:])
+    opset = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
+def of_words(path: Path) -> Path:
+    path.write_text("words and words\n" * 9)
+    return path
+
+
+def a_snapshot(path: Path) -> Path:
+    of_another_shape(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: one_node(path, "Neg", "x", "y"), "no input input_ids"),
+        (lambda path: one_node(path, "Neg", "input_ids", "y"), "no output logits"),
+        (lambda path: one_node(path, "Neg", "x", "y", "z"), "'z' is not a graph input"),
+        (lambda path: one_node(path, "Cast", "input_ids", "logits", to=1), "a KV cache is needed"),
+        (of_words, "[wire."),
+        (a_snapshot, "a snapshot"),
+    ],
+)
+def test_onnx_models_that_are_no_decoders(
+    model: Path, make: Callable[[Path], Path], words: str, tmp_path: Path
+) -> None:
+    path = make(tmp_path / "other.onnx")
+    line = refusal(invoke(path, "--tokenizer", model, "-p", TEXT))
+    assert line.startswith(f"onnx-light: {path}: ")
+    assert words in line
+
+
+def test_an_onnx_model_that_fails_while_it_runs(model: Path, tmp_path: Path) -> None:
+    small = write_model(tmp_path / "few.gguf", extra={"tokenizer.chat_template": TEMPLATE})
+    converted = onnx.load(cached_model(small))
+    converted.graph.node.append(
+        onnx.helper.make_node("Gather", ["input_ids", "seven"], ["picked"], axis=1)
+    )
+    converted.graph.initializer.append(onnx.numpy_helper.from_array(np.array([700]), "seven"))
+    converted.graph.output.append(onnx.helper.make_tensor_value_info("picked", 7, None))
+    path = tmp_path / "fails.onnx"
+    onnx.save(converted, path)
+    result = command(path, "--tokenizer", model, "-p", TEXT)
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert result.stderr.splitlines()[-1].startswith(f"onnx-light: {path}: ".encode())
+
+
 @pytest.mark.parametrize("missing", ["onnxruntime", "gguf", "tokenizers", "jinja2"])
 def test_missing_packages_are_named(
     model: Path, missing: str, monkeypatch: pytest.MonkeyPatch
@@ -441,8 +500,9 @@ def test_missing_packages_are_named(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name)
     )
-    line = refusal(invoke(model, "-p", TEXT))
-    assert f"{missing} is missing: pip install 'onnx_light[models]'" in line
+    for result in (invoke(model, "-p", TEXT), CliRunner().invoke(app, ["demo"])):
+        line = refusal(result)
+        assert f"{missing} is missing: pip install 'onnx_light[models]'" in line
 
 
 def test_an_interrupt_while_it_computes(

@@ -12,6 +12,7 @@ import pytest
 from decoder_models import Graph, genai, optimum, random_ids, whole_run
 from onnx import TensorProto, numpy_helper
 
+from onnx_light import PagedCache, snapshot
 from onnx_light.errors import CodedError, ParseError
 from onnx_light.onnx import ModelProto
 from onnx_light.runtime import InferenceSession
@@ -141,6 +142,14 @@ def test_a_run_with_io_binding_leaves_the_state_alone() -> None:
 
 
 def test_no_models(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    rows = np.zeros((1, 1, 3, 8), np.float32)
+    cache = PagedCache.from_arrays(rows, rows)
+    for data, words in ((b"GGUF", "from_gguf"), (snapshot.dumps([cache]), "load_state")):
+        path.write_bytes(data)
+        with pytest.raises(CodedError, match=words) as error:
+            InferenceSession(path)
+        assert (error.value.code, error.value.path) == ("runtime.model", str(path))
     with pytest.raises(FileNotFoundError):
         InferenceSession(tmp_path / "nothing.onnx")
     with pytest.raises(ParseError):

@@ -21,4 +21,6 @@ def main() -> None:
             f"onnx-light: {error.name} is missing: pip install 'onnx_light[cli]'", file=sys.stderr
         )
         sys.exit(2)
+    except KeyboardInterrupt:  # the commands themselves answer it; loading them takes a while
+        sys.exit(130)
     app(prog_name="onnx-light")

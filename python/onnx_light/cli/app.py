@@ -249,9 +249,9 @@ def verify(
 @_fails_in_one_line
 def quantize(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A snapshot.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A snapshot; - is standard input.")],
     target: Annotated[
-        Path, typer.Argument(metavar="DST", help="The new file; it may be SRC itself.")
+        str, typer.Argument(metavar="DST", help="The new file; it may be SRC itself.")
     ],
     policy: Annotated[
         str,
@@ -277,9 +277,9 @@ def quantize(
             source, target, policy, functools.partial(advance, "writing")
         )
     if as_json:
-        output.show_json({"source": str(source), "target": str(target), **result.to_dict()})
+        output.show_json({"source": source, "target": target, **result.to_dict()})
     else:
-        output.show(*quantization.render(str(source), str(target), result))
+        output.show(*quantization.render(source, target, result))
 
 
 @app.command()

@@ -20,7 +20,8 @@ def read_policy(text: str) -> CachePolicy:
         return CachePolicy.parse(text)
     except CodedError as error:
         presets = ", ".join(CachePolicy.presets)
-        message = f"{error.message}; presets are {presets}"
+        option = f"{error.path}: " if error.path not in ("", "format", "policy") else ""
+        message = f"{option}{error.message}; presets are {presets}"
         raise CodedError(error.code, f"--policy {text!r}", message) from None
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnx_light import CachePolicy, ModelIdentity, snapshot
-from onnx_light.cli.output import Output
+from onnx_light.cli.output import Output, in_file
 from onnx_light.errors import CodedError
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class Decoder:
         from onnx_light.models import gguf_identity
 
         if not self._is_gguf:
-            return ModelIdentity.from_onnx(self._model)
+            with refusals_of(self._model):
+                return ModelIdentity.from_onnx(self._model)
         with output.progress() as advance:
             progress = functools.partial(advance, "reading the model")
             return ModelIdentity.from_metadata(gguf_identity(self._model, progress=progress))
@@ -95,13 +98,51 @@ class Decoder:
 
         output.log(f"loading {self._model}")
         if not self._is_gguf:
-            return InferenceSession(str(self._model))
+            with refusals_of(self._model):
+                return _with_state(self._model, InferenceSession(str(self._model)))
         with output.progress() as advance:
             progress = functools.partial(advance, "converting the model")
             model = from_gguf(
                 self._model, policy=self._policy, weights=self._weights, progress=progress
             )
         return InferenceSession(model)
+
+
+@contextlib.contextmanager
+def refusals_of(model: Path) -> Iterator[None]:
+    """Makes what onnxruntime says of a model an error in one line that names the file.
+
+    Raises:
+        CodedError: ``cli.model``; whatever else comes, as it is, but for the name of the file.
+    """
+    try:
+        yield
+    except CodedError as error:
+        raise in_file(error, model) from None
+    except Exception as error:
+        # Its own errors have no base of their own; those of a run are plain RuntimeErrors.
+        if not (type(error) is RuntimeError or type(error).__module__.startswith("onnxruntime")):
+            raise
+        raise CodedError("cli.model", str(model), " ".join(str(error).split())) from error
+
+
+def _with_state(model: Path, session: InferenceSession) -> InferenceSession:
+    """The session, if it is of a decoder.
+
+    Raises:
+        CodedError: ``cli.model``: what is missing.
+    """
+    for kind, name, found in (
+        ("input", "input_ids", session.get_inputs()),
+        ("output", "logits", session.get_outputs()),
+    ):
+        if all(item.name != name for item in found):
+            message = f"it has no {kind} {name}; a decoder with input_ids and logits is needed"
+            raise CodedError("cli.model", str(model), message)
+    if not session.state:
+        message = "it keeps no keys and values between runs; a decoder with a KV cache is needed"
+        raise CodedError("cli.model", str(model), message)
+    return session
 
 
 def open_prompt_cache(path: Path, identity: ModelIdentity) -> snapshot.Snapshot:
@@ -115,8 +156,7 @@ def open_prompt_cache(path: Path, identity: ModelIdentity) -> snapshot.Snapshot:
         opened = snapshot.open(path, expect=identity, verify="full")
         tokens = opened.tokens
     except CodedError as error:
-        place = error.path if str(path) in error.path else f"{path}: {error.path}".rstrip(": ")
-        raise CodedError(error.code, place, error.message) from None
+        raise in_file(error, path) from None
     if tokens is None:
         message = "it has no token ids, so that no prompt can be compared with it"
         raise CodedError("cli.prompt_cache", str(path), message)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_light import CachePolicy, ModelIdentity, PagedCache, snapshot
+from onnx_light.cli.decoder import require_packages
 from onnx_light.cli.demo_answer import Answer, Forks, answer_questions
 from onnx_light.cli.demo_model import find_model
 from onnx_light.cli.quantize import bits_per_value
@@ -236,9 +237,10 @@ def run(options: Options, progress: Progress) -> Iterator[Step]:
     """Does it all in a temporary folder, which is gone afterwards.
 
     Raises:
-        CodedError: ``demo.model``: no model is there; a model, document or question that cannot be
-            used; what the steps raise. OSError.
+        CodedError: ``demo.model``: no model is there; ``cli.missing``: packages; a model, document
+            or question that cannot be used; what the steps raise. OSError.
     """
+    require_packages()
     gguf = find_model(options.model)
     text = _read_text(options.document or _DOCUMENT)
     if not options.questions:

@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_light.cli.cache_policy import check_formats, read_policy
-from onnx_light.cli.decoder import WEIGHTS, Decoder, open_prompt_cache, require_packages
-from onnx_light.cli.output import Output, format_size, format_time
+from onnx_light.cli.decoder import (
+    WEIGHTS,
+    Decoder,
+    open_prompt_cache,
+    refusals_of,
+    require_packages,
+)
+from onnx_light.cli.output import Output, format_count, format_size, format_time, in_file
 from onnx_light.errors import CodedError
 
 if TYPE_CHECKING:
@@ -127,12 +133,13 @@ def run(settings: Settings, output: Output, *, streams: bool) -> Report:
     metadata = _open_cache(settings, policy, identity, report, output)
     session = decoder.session(output)
     if report.loaded_tokens:
-        session.load_state(settings.cache, expect=identity)
+        _load(settings.cache, session, identity)
     report.load_seconds = time.perf_counter() - begin
     asked = conversation.questions() if first is None else iter([first])
     for ids in asked:
         _check_length(ids, identity.context)
-        answer = _answer(settings, decoder, session, ids, identity.context, output, streams)
+        with refusals_of(settings.model):
+            answer = _answer(settings, decoder, session, ids, identity.context, output, streams)
         conversation.answered(answer.text)
         report.answers.append(answer)
         _note_answer(answer, output)
@@ -252,6 +259,13 @@ def _open_cache(
         return opened.metadata
 
 
+def _load(path: Path | None, session: InferenceSession, identity: ModelIdentity) -> None:
+    try:
+        session.load_state(path, expect=identity)
+    except CodedError as error:
+        raise in_file(error, str(path)) from None
+
+
 def _answer(
     settings: Settings,
     decoder: Decoder,
@@ -312,7 +326,8 @@ def _answer(
 
 def _note_answer(answer: Answer, output: Output) -> None:
     read = answer.prompt_tokens - answer.reused_tokens
-    line = f"prompt of {answer.prompt_tokens} tokens: {answer.reused_tokens} reused, {read} read"
+    line = f"prompt of {format_count(answer.prompt_tokens, 'token')}: "
+    line += f"{answer.reused_tokens} reused, {read} read"
     if answer.tokens:
         line += f", first token after {format_time(answer.first_token_seconds)}"
     output.note(f"{line}; {len(answer.tokens)} new in {format_time(answer.seconds)}")
@@ -332,4 +347,5 @@ def _save(
     tokens = session.tokens
     report.saved_tokens = 0 if tokens is None else tokens.size
     report.saved_bytes = saved.nbytes
-    output.note(f"{path}: {report.saved_tokens} tokens, {format_size(saved.nbytes)} saved")
+    count = format_count(report.saved_tokens, "token")
+    output.note(f"{path}: {count}, {format_size(saved.nbytes)} saved")

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from onnx_light import onnx
-from onnx_light.cli.output import describe, format_size, printable
+from onnx_light.cli.output import describe, format_count, format_size, in_file, printable
 from onnx_light.errors import CodedError
 from onnx_light.onnx import external
 
@@ -118,8 +118,10 @@ def inspect_file(
             raise CodedError(
                 "cli.kind", file, "a GGUF file; snapshots and ONNX are shown"
             ) from None
-        place = f"{file}: {error.path}" if error.path else file
-        raise CodedError(error.code, place, error.message) from None
+        if isinstance(error, onnx.ParseError):
+            words = f"{error.message}; this is no whole {message_class}"
+            error = CodedError(error.code, error.path, words)
+        raise in_file(error, file) from None
     return inspect_message(message, file, depth=depth, limit=limit)
 
 
@@ -224,7 +226,7 @@ def _detail(message: onnx.Message) -> str:
         return _node_detail(message)
     if isinstance(message, onnx.PagedCacheProto):
         tokens = sum(block.length for block in message.blocks)
-        return _join(_quoted(message.name), f"{tokens} tokens")
+        return _join(_quoted(message.name), format_count(tokens, "token"))
     if isinstance(message, onnx.PagedCacheBlockProto):
         return f"[{message.start}, {message.start + message.length})"
     parts = []

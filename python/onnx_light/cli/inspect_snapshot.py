@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from onnx_light import PagedCache, snapshot
-from onnx_light.cli.output import describe, format_size, printable
+from onnx_light.cli.output import describe, format_count, format_size, in_file, printable
 from onnx_light.errors import CodedError
 
 _TOKENS_SHOWN = 8
@@ -114,7 +114,7 @@ def inspect_snapshot(file: str, data: bytes | None, *, limit: int) -> SnapshotIn
     except CodedError as error:
         if error.code in _OTHER_FILES or error.code == "file.not_regular":
             return None
-        raise CodedError(error.code, error.path or file, error.message) from None
+        raise in_file(error, file) from None
     with opened:
         return _inspect(opened, file, nbytes, limit)
 
@@ -191,17 +191,17 @@ def render(report: SnapshotInspection) -> Iterator[RenderableType]:
     _grow_texts(tree, "identity", report.identity)
     _grow_texts(tree, "metadata", report.metadata)
     tree.add(_token_line(report.tokens))
-    layers = tree.add(Text(f"{len(report.layers) + report.hidden} layers", style="cyan"))
+    layers = format_count(len(report.layers) + report.hidden, "layer")
+    branch = tree.add(Text(layers, style="cyan"))
     for layer in report.layers:
-        _grow_layer(layers, layer)
+        _grow_layer(branch, layer)
     if report.hidden:
-        layers.add(Text(f"… {report.hidden} more", style="dim"))
+        branch.add(Text(f"… {report.hidden} more", style="dim"))
     yield tree
     rest = report.nbytes - report.payload_bytes
-    records = f"{report.records} record{'' if report.records == 1 else 's'}"
     yield Text(
-        f"{format_size(report.nbytes)} in {records}: {format_size(report.payload_bytes)} of keys "
-        f"and values, {format_size(rest)} of all else"
+        f"{format_size(report.nbytes)} in {format_count(report.records, 'record')}: "
+        f"{format_size(report.payload_bytes)} of keys and values, {format_size(rest)} of all else"
     )
     if report.damaged:
         yield Text("damaged: onnx-light verify shows all of it", style="bold red")
@@ -241,6 +241,6 @@ def _grow_layer(tree: Tree, layer: Layer) -> None:
     branch = tree.add(line.append(f"  {format_size(layer.nbytes)}", style="green"))
     for run in layer.runs:
         formats = run.key if run.key == run.value else f"key {run.key}, value {run.value}"
-        pages = f"{run.pages} page{'' if run.pages == 1 else 's'} of {run.capacity}"
-        text = Text(f"[{run.start}, {run.end}) {pages}: {formats}")
+        pages = format_count(run.pages, "page")
+        text = Text(f"[{run.start}, {run.end}) {pages} of {run.capacity}: {formats}")
         branch.add(text.append(f"  {format_size(run.nbytes)}", style="green"))

@@ -110,6 +110,14 @@ def drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def in_file(error: CodedError, file: str | os.PathLike[str]) -> CodedError:
+    """The error with the name of the file that it is about at the begin of its path."""
+    name = os.fspath(file)
+    if error.path == name or error.path.startswith(f"{name}: "):
+        return error
+    return CodedError(error.code, f"{name}: {error.path}" if error.path else name, error.message)
+
+
 def describe(error: BaseException) -> str:
     """An error in one line, with its stable code where it has one."""
     if isinstance(error, CodedError):
@@ -127,6 +135,11 @@ def printable(text: str, limit: int = 0) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def format_count(number: int, what: str) -> str:
+    """A number of things: ``1 page``, ``2 pages``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def format_size(nbytes: float) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 
-from onnx_light import PagedCache, snapshot
+from onnx_light import CachePolicy, PagedCache, snapshot
 from onnx_light.cli.cache_policy import read_policy
-from onnx_light.cli.output import format_size, printable
+from onnx_light.cli.output import format_size, in_file, printable
+from onnx_light.errors import CodedError
 
 
 @dataclass(frozen=True)
@@ -42,23 +44,41 @@ class Quantization:
 
 
 def quantize_file(
-    source: Path, target: Path, policy: str, progress: Callable[[int, int], object]
+    source: str, target: str, policy: str, progress: Callable[[int, int], object]
 ) -> Quantization:
     """Writes the new file and compares it with the old one.
 
+    Args:
+        source: a file; ``-`` is standard input.
+
     Raises:
-        CodedError, OSError: as `snapshot.quantize`.
+        CodedError: ``cli.usage``: the target is ``-``; as `snapshot.quantize`, with the source's
+            name in the path.
+        OSError: as `snapshot.quantize`.
     """
     parsed = read_policy(policy)
+    if target == "-":
+        message = "the result goes to standard output, so the snapshot needs a file"
+        raise CodedError("cli.usage", "DST", message)
+    data = sys.stdin.buffer.read() if source == "-" else source
+    try:
+        return _quantize(data, target, parsed, progress)
+    except CodedError as error:
+        raise error if error.path == target else in_file(error, source) from None
+
+
+def _quantize(
+    source: bytes | str, target: str, policy: CachePolicy, progress: Callable[[int, int], object]
+) -> Quantization:
     with snapshot.open(source) as opened:  # stays mapped, also if the target takes its place
         old = opened.caches
-        old_nbytes = source.stat().st_size
-        report = snapshot.quantize(source, target, parsed, progress=progress)
+        old_nbytes = len(source) if isinstance(source, bytes) else os.stat(source).st_size
+        report = snapshot.quantize(source, target, policy, progress=progress)
         with snapshot.open(target) as written:
             new = written.caches
             errors = [_relative_error(old, new, side) for side in ("key", "value")]
             bits = (bits_per_value(old_nbytes, old), bits_per_value(report.nbytes, new))
-    return Quantization(str(parsed), (old_nbytes, report.nbytes), bits, *errors)
+    return Quantization(str(policy), (old_nbytes, report.nbytes), bits, *errors)
 
 
 def bits_per_value(nbytes: int, caches: Mapping[str, PagedCache]) -> float:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnx_light import snapshot
-from onnx_light.cli.output import format_size, printable
+from onnx_light.cli.output import format_count, format_size, in_file, printable
 from onnx_light.errors import CodedError
 
 
@@ -24,7 +24,7 @@ def verify_file(file: str, progress: Callable[[int, int], object]) -> snapshot.R
     try:
         return snapshot.verify(sys.stdin.buffer.read() if file == "-" else file, progress)
     except CodedError as error:
-        raise CodedError(error.code, error.path or file, error.message) from None
+        raise in_file(error, file) from None
 
 
 def render(file: str, report: snapshot.Report) -> Iterator[RenderableType]:
@@ -43,13 +43,10 @@ def render(file: str, report: snapshot.Report) -> Iterator[RenderableType]:
                 Text(printable(where + problem.message)),
             )
         yield table
-    line = f"{printable(file)}: {report.length} tokens, {_count(report.records, 'record')}, "
+    line = f"{printable(file)}: {format_count(report.length, 'token')}, "
+    line += f"{format_count(report.records, 'record')}, "
     line += f"{format_size(report.bytes_checked)} checked: "
     if report.ok:
         yield Text.assemble(line, ("no problem", "green"))
     else:
-        yield Text.assemble(line, (_count(len(report.problems), "problem"), "bold red"))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+        yield Text.assemble(line, (format_count(len(report.problems), "problem"), "bold red"))

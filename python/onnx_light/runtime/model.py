@@ -21,6 +21,7 @@ from onnx_light.weights_digest import weights_digest
 # message, where its optimizers read them.
 _LARGE = 64 * 1024
 _ORT_FORMAT = b"ORTM"  # at byte 4
+_SNAPSHOT = b"onnx_light.kvcache\r\n\x1a\n"  # in its first 64 bytes
 _ERRORS_ONLY = 3
 _FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
@@ -103,7 +104,7 @@ def load_model(
 
     Raises:
         CodedError: what `lower` finds; ``runtime.options``: options that carry the weights of
-            another session; ``runtime.model``: a GGUF file. ParseError: not a model.
+            another session; ``runtime.model``: a GGUF file or a snapshot. ParseError: not a model.
         Exception: whatever onnxruntime raises.
     """
     runtime = onnxruntime()
@@ -113,7 +114,7 @@ def load_model(
     weights: tuple[Any, ...] = ()
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        _refuse_gguf(path)
+        _refuse_other_files(path)
         stamp = _stamp(path)
         folder = str(path.parent)
         proto = _read(path)
@@ -176,12 +177,17 @@ def _options_for(model: ModelProto) -> Any:
     return options
 
 
-def _refuse_gguf(path: Path) -> None:
+def _refuse_other_files(path: Path) -> None:
+    """Files that a user might take for a model; a snapshot even parses as one."""
     with open(path, "rb") as file:
-        if file.read(4) == b"GGUF":
-            raise CodedError(
-                "runtime.model", str(path), "a GGUF file; models.from_gguf makes a model of it"
-            )
+        begin = file.read(64)
+    what = ""
+    if begin.startswith(b"GGUF"):
+        what = "a GGUF file; models.from_gguf makes a model of it"
+    elif _SNAPSHOT in begin:
+        what = "a snapshot; load_state of the session of its model takes it"
+    if what:
+        raise CodedError("runtime.model", str(path), what)
 
 
 def _read(path: Path) -> ModelProto | None:
