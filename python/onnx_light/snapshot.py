@@ -189,18 +189,32 @@ def _writer(
 ) -> SnapshotWriter:
     if isinstance(caches, Mapping):
         named = list(caches.items())
+    elif isinstance(caches, PagedCache):
+        raise TypeError("caches: a mapping or a sequence of PagedCache is needed, not one of them")
     else:
         named = [(f"layers.{i}", cache) for i, cache in enumerate(caches)]
     for name, cache in named:
+        if not isinstance(name, str):
+            raise TypeError(f"caches[{name!r}]: a name is text, not {type(name).__name__}")
         if not isinstance(cache, PagedCache):
             raise TypeError(f"caches[{name!r}]: a PagedCache is needed, not {type(cache).__name__}")
-    fields = {} if identity is None else identity.to_metadata()
+    fields = {} if identity is None else _identity("identity", identity).to_metadata()
+    entries = dict(metadata or {})
+    for key, text in entries.items():
+        if not (isinstance(key, str) and isinstance(text, str)):
+            raise TypeError(f"metadata[{key!r}]: text by name is needed, not {text!r}")
     return SnapshotWriter(
         _quantized(named, policy),
         _token_array(tokens),
         list(fields.items()),
-        list((metadata or {}).items()),
+        list(entries.items()),
     )
+
+
+def _identity(argument: str, value: object) -> ModelIdentity:
+    if not isinstance(value, ModelIdentity):
+        raise TypeError(f"{argument}: a ModelIdentity is needed, not {type(value).__name__}")
+    return value
 
 
 def _quantized(
@@ -340,6 +354,9 @@ class _Caches(Mapping[str, PagedCache]):
     def __getitem__(self, name: str) -> PagedCache:
         return self._snapshot._open_reader.cache(self._places[name])
 
+    def __contains__(self, name: object) -> bool:  # reads no cache
+        return name in self._places
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
@@ -385,6 +402,10 @@ class Snapshot:
             return self._caches[key]
         names = self._open_reader.names
         return self._open_reader.cache(range(len(names))[key])
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a cache of that name."""
+        return name in self._caches
 
     @property
     def tokens(self) -> _Tokens | None:
@@ -540,6 +561,8 @@ def open(
     """
     if verify not in ("lazy", "full"):
         raise ValueError(f"verify: 'lazy' or 'full', not {verify!r}")
+    if expect is not None:
+        _identity("expect", expect)
     if isinstance(source, str | os.PathLike):
         reader = SnapshotReader.open_file(os.fsencode(source), verify == "full", recover)
     else:

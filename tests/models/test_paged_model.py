@@ -12,7 +12,7 @@ import pytest
 from gguf_samples import SMALL, random_weights, write_model
 from llama_oracle import Oracle
 
-from onnx_light import CachePolicy
+from onnx_light import CachePolicy, PageFormat
 from onnx_light.errors import CodedError
 from onnx_light.models import ModelError, from_gguf, generate
 from onnx_light.runtime import InferenceSession
@@ -184,4 +184,6 @@ def test_policies(model_path: Path) -> None:
         from_gguf(model_path, attention="standard", policy="int8")
     with pytest.raises(CodedError) as caught:
         from_gguf(model_path, policy="int9/channel")
+    with pytest.raises(TypeError, match="policy: a CachePolicy or its text is needed, not PageF"):
+        from_gguf(model_path, policy=PageFormat("int8"))  # type: ignore[arg-type]
     assert caught.value.code.startswith("quant.")

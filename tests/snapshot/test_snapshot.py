@@ -87,6 +87,8 @@ def test_caches_is_a_mapping_in_order() -> None:
     assert len(opened.caches) == 3
     assert "a" in opened.caches
     assert "d" not in opened.caches
+    assert "a" in opened
+    assert "d" not in opened
     assert opened[1] == opened["a"] == opened[-2] == opened.caches["a"]
     with pytest.raises(KeyError):
         opened["d"]
@@ -96,6 +98,17 @@ def test_caches_is_a_mapping_in_order() -> None:
         repr(opened) == f"<Snapshot of 3 caches, positions [0, 5), {3 * 2 * 5 * 2 * 8 * 2} bytes>"
     )
     assert repr(opened.caches) == "<caches b, a, c>"
+
+
+def test_asking_for_a_name_reads_no_cache() -> None:
+    data = bytearray(snapshot.dumps(caches()))
+    keys = caches()["layers.1"].pages[0].key.array
+    data[data.index(keys[0, 0, 0].tobytes())] ^= 1
+    opened = snapshot.open(bytes(data))
+    assert "layers.1" in opened
+    assert "layers.1" in opened.caches
+    with pytest.raises(CodedError):
+        opened["layers.1"]
 
 
 def test_closed() -> None:
@@ -162,14 +175,17 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         with pytest.raises(CodedError) as error:
             snapshot.save(**{"caches": caches(), "path": path, **arguments})  # type: ignore[arg-type]
         assert (error.value.code, error.value.path) == (code, where)
-    for arguments in (
-        {"caches": {"a": np.zeros(3)}},
-        {"caches": {3: cache()}},
-        {"tokens": np.zeros(45)},
-        {"tokens": [True] * 45},
-        {"metadata": {"a": 1}},
+    for words, arguments in (
+        (r"^caches: a mapping or a sequence", {"caches": cache()}),
+        (r"^caches\['a'\]: a PagedCache", {"caches": {"a": np.zeros(3)}}),
+        (r"^caches\[3\]: a name is text", {"caches": {3: cache()}}),
+        (r"^tokens: .* not float64", {"tokens": np.zeros(45)}),
+        (r"^tokens: .* not bool", {"tokens": [True] * 45}),
+        (r"^metadata\['a'\]: text .* not 1$", {"metadata": {"a": 1}}),
+        (r"^metadata\[1\]: text", {"metadata": {1: "a"}}),
+        (r"^identity: a ModelIdentity .* not str", {"identity": "llama"}),
     ):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=words):
             snapshot.save(**{"caches": caches(), "path": path, **arguments})  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         snapshot.save(caches(), tmp_path / "no" / "a.kvcache")
@@ -348,6 +364,8 @@ class TestIdentity:
             snapshot.open(data, expect=ModelIdentity(**{name: value}))
         snapshot.open(data, expect=ModelIdentity())
         snapshot.open(snapshot.dumps([]), expect=self.FULL)
+        with pytest.raises(TypeError, match=r"^expect: a ModelIdentity .* not str"):
+            snapshot.open(data, expect="llama")  # type: ignore[arg-type]
 
     def test_types(self) -> None:
         wrong: dict[str, Any] = {"weights": 3, "context": -1, "adapters": "x", "extra": {1: 2}}

@@ -105,12 +105,14 @@ def _policy_text(policy: CachePolicy | str | None) -> str:
     """For the attribute of the operators; empty for None.
 
     Raises:
-        CodedError: ``quant.policy``, ``quant.format``: no policy.
+        CodedError: ``quant.policy``, ``quant.format``: no policy. TypeError: no text either.
     """
     from onnx_light.cache import CachePolicy
 
     if policy is None:
         return ""
+    if not isinstance(policy, CachePolicy | str):
+        raise TypeError(f"policy: a CachePolicy or its text is needed, not {type(policy).__name__}")
     return str(policy if isinstance(policy, CachePolicy) else CachePolicy.parse(policy))
 
 
