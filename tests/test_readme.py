@@ -55,6 +55,23 @@ def test_example(code: str, tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_every_code_of_an_error_is_explained() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"`([a-z]+\.(?:[a-z_]+|\*))`", text))
+    code = re.compile(rf'"((?:{"|".join({name.split(".")[0] for name in named})})\.[a-z_]+)"')
+    sources = [
+        file
+        for folder in ("src", "bindings", "python")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in (".cc", ".h", ".py") and not file.stem.endswith("_test")
+    ]
+    found = {name for file in sources for name in code.findall(file.read_text())}
+    keys = {name for name in found if re.match("attention.(head_count|key_|value_|layer_)", name)}
+    assert len(found) > 150
+    unexplained = {name for name in found - named - keys if f"{name.split('.')[0]}.*" not in named}
+    assert unexplained == {"ai.onnx", "model.data"}  # a domain and a file
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
