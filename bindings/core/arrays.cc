@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -31,9 +32,9 @@ std::optional<DType> UserDefinedType(nb::handle array) {
   return ParseDType(nb::cast<std::string>(dtype.attr("name")));
 }
 
-std::string KnownTypes() {
+std::string Names(std::span<const DType> types) {
   std::string names;
-  for (DType dtype : kDTypes) names += (names.empty() ? "" : ", ") + std::string(Name(dtype));
+  for (DType dtype : types) names += (names.empty() ? "" : ", ") + std::string(Name(dtype));
   return names;
 }
 
@@ -42,8 +43,9 @@ std::string KnownTypes() {
                    std::to_string(rank) + " dims, must be the 4 of [batch, heads, tokens, width]");
 }
 
-[[noreturn]] void ThrowDType(const char* name, const std::string& given) {
-  throw ValueError("cache.dtype", name, given + " is none of " + KnownTypes());
+[[noreturn]] void ThrowDType(const char* name, const std::string& given,
+                             std::span<const DType> types = kDTypes) {
+  throw ValueError("cache.dtype", name, given + " is none of " + Names(types));
 }
 
 // str() or repr() of an object.
@@ -130,13 +132,14 @@ nb::object ArrayOf(Data* data, const ArrayView& rows, nb::handle owner) {
 
 }  // namespace
 
-ArrayArgument::ArrayArgument(nb::handle object, const char* name) {
+ArrayArgument::ArrayArgument(nb::handle object, const char* name, std::span<const DType> types)
+    : types_(types) {
   if (IsNumpyArray(object)) {
     const std::optional<DType> type = UserDefinedType(object);
     if (type) {
       ReadBuffer(object.attr("view")(ElementSize(*type) == 2 ? "u2" : "u1"), type, name);
     } else if (nb::cast<int>(object.attr("dtype").attr("num")) >= kUserDefinedType) {
-      ThrowDType(name, TypeText(object, ""));
+      ThrowDType(name, TypeText(object, ""), types_);
     } else {
       ReadBuffer(object, std::nullopt, name);
     }
@@ -164,7 +167,7 @@ void ArrayArgument::ReadBuffer(nb::handle object, std::optional<DType> known, co
       throw nb::python_error();
     }
     PyErr_Clear();
-    ThrowDType(name, TypeText(object, ""));
+    ThrowDType(name, TypeText(object, ""), types_);
   }
   const std::string format = buffer_.format == nullptr ? "B" : buffer_.format;
   const int64_t rank = buffer_.ndim;
@@ -172,7 +175,7 @@ void ArrayArgument::ReadBuffer(nb::handle object, std::optional<DType> known, co
   if (rank != 4 || !dtype) {
     PyBuffer_Release(&buffer_);
     if (rank != 4) ThrowRank(name, rank);
-    ThrowDType(name, TypeText(object, "buffer format '" + format + "'"));
+    ThrowDType(name, TypeText(object, "buffer format '" + format + "'"), types_);
   }
   view_.data = static_cast<const std::byte*>(buffer_.buf);
   view_.dtype = *dtype;
@@ -196,7 +199,7 @@ void ArrayArgument::ReadDLPack(nb::handle object, const char* name) {
   }
   if (tensor_.ndim() != 4) ThrowRank(name, static_cast<int64_t>(tensor_.ndim()));
   const std::optional<DType> dtype = TypeOfTensor(tensor_.dtype());
-  if (!dtype) ThrowDType(name, TypeText(object, "the DLPack type"));
+  if (!dtype) ThrowDType(name, TypeText(object, "the DLPack type"), types_);
   view_.data = static_cast<const std::byte*>(tensor_.data());
   view_.dtype = *dtype;
   for (int i = 0; i < 4; ++i) {

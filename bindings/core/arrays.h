@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "onnx_light/array_view.h"
 #include "onnx_light/cache.h"
@@ -19,8 +20,9 @@ class ArrayArgument {
  public:
   // `name` is the argument's, and the path of errors. ValueError `cache.shape` unless it has four
   // dims, `cache.dtype` unless its type is one of DType's, `cache.device` if it is not in the
-  // memory of the CPU; TypeError if it is no array; what the object itself raises.
-  ArrayArgument(nanobind::handle object, const char* name);
+  // memory of the CPU; TypeError if it is no array; what the object itself raises. `types` are what
+  // an error says that can be taken.
+  ArrayArgument(nanobind::handle object, const char* name, std::span<const DType> types = kDTypes);
   ~ArrayArgument();
   ArrayArgument(const ArrayArgument&) = delete;
   ArrayArgument& operator=(const ArrayArgument&) = delete;
@@ -33,6 +35,7 @@ class ArrayArgument {
   void ReadBuffer(nanobind::handle object, std::optional<DType> known, const char* name);
   void ReadDLPack(nanobind::handle object, const char* name);
 
+  std::span<const DType> types_;
   ArrayView view_;
   Py_buffer buffer_{};
   nanobind::ndarray<nanobind::ro> tensor_;

@@ -21,6 +21,8 @@ namespace nb = nanobind;
 namespace onnx_light::python {
 namespace {
 
+constexpr std::array kQueryTypes{DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
 // A mask, and the array that it looks at.
 struct MaskArgument {
   explicit MaskArgument(nb::handle mask) : array(NumpyArray(mask, "attn_mask")) {
@@ -95,7 +97,7 @@ BufferRef BufferFor(DType dtype, const std::array<int64_t, 4>& shape) {
 
 nb::object AttendArray(const PagedCache& cache, nb::handle query,
                        const AttendArguments& arguments) {
-  const ArrayArgument queries(query, "query");
+  const ArrayArgument queries(query, "query", kQueryTypes);
   AttentionOptions options;
   const Options held(arguments, options);
   const auto shape = AttendShape(cache, queries.view());
@@ -111,7 +113,8 @@ nb::object AttendArray(const PagedCache& cache, nb::handle query,
 nb::object PagedAttentionResult(const PagedCache& past, nb::handle query, nb::handle key,
                                 nb::handle value, const AttendArguments& arguments,
                                 const PagedAttentionArguments& more) {
-  const ArrayArgument queries(query, "query"), keys(key, "key"), values(value, "value");
+  const ArrayArgument queries(query, "query", kQueryTypes), keys(key, "key"),
+      values(value, "value");
   PagedAttentionOptions options;
   const Options held(arguments, options.attention);
   options.block_size = more.block_size;

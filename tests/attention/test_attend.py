@@ -306,7 +306,9 @@ def test_bad_input() -> None:
     for shape in ((2, 4, 3, 8), (1, 3, 3, 8), (1, 0, 3, 8)):
         bad("attention.shape", "query", cache, np.zeros(shape, np.float32))
     bad("cache.shape", "query", cache, np.zeros((4, 3, 8), np.float32))
-    bad("cache.dtype", "query", cache, np.zeros((1, 4, 3, 8), np.int32))
+    for dtype in (np.int32, np.float64):
+        error = bad("cache.dtype", "query", cache, np.zeros((1, 4, 3, 8), dtype))
+        assert error.endswith("is none of float32, float16, bfloat16")
     bad("attention.dtype", "query", cache, np.zeros((1, 4, 3, 8), ml_dtypes.float8_e5m2))
     for mask in ((3, 19), (2, 20), (1, 1, 4, 3, 20), (3, 3, 20), (2, 1, 1, 20), (0, 20)):
         bad("attention.shape", "attn_mask", cache, query, attn_mask=np.ones(mask, bool))
