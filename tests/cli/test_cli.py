@@ -24,12 +24,12 @@ from onnx_light.cli.app import app
 from onnx_light.cli.output import format_size, format_time, printable
 
 _WIDTHS = (2, 3, 10, 8)  # batch, heads, tokens, width
+_MAIN = "from onnx_light.cli import main; main()"
 
 
 def _command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    code = "from onnx_light.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, timeout=120, **options
+        [sys.executable, "-c", _MAIN, *arguments], capture_output=True, timeout=120, **options
     )
 
 
@@ -261,6 +261,30 @@ main()
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams(closed: str, path: Path) -> None:
+    line = f'exec "$0" -c "{_MAIN}" "$@" {closed}'
+    for argument in (str(path), "-"):
+        command = ["sh", "-c", line, sys.executable, "inspect", argument]
+        result = subprocess.run(command, input=b"", capture_output=True, timeout=60)
+        assert (result.returncode, result.stderr) == (0, b"")
+        assert (result.stdout == b"") == ("1>" in closed)
+
+
+@pytest.mark.parametrize("words", ["--help", "inspect --help", "--version", "inspect {}"])
+def test_a_full_disk(words: str, path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", _MAIN, *words.format(path).split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"onnx-light: ")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_reader_that_stops_is_no_error(path: Path) -> None:
