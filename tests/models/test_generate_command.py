@@ -585,8 +585,16 @@ class Terminal:
             return b""
 
 
-def test_a_chat_on_a_terminal_and_ctrl_c(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("key", "status", "last"), [(b"\x03", 130, b""), (b"\x04", 0, b"> \r\n")], ids=["C", "D"]
+)
+def test_a_chat_on_a_terminal_and_ctrl(
+    key: bytes,
+    status: int,
+    last: bytes,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "cache"))
     cache = tmp_path / "p.kvcache"
@@ -596,8 +604,9 @@ def test_a_chat_on_a_terminal_and_ctrl_c(
     terminal.read_until(b"> ", 2)
     assert b"tokens, " in terminal.seen
     assert b" saved" in terminal.seen
-    terminal.type(b"\x03")
-    assert terminal.finish() == 130
+    terminal.type(key)
+    assert terminal.finish() == status
+    assert terminal.seen.endswith(last)
     assert b"Traceback" not in terminal.seen
     assert snapshot.verify(cache).ok
 
@@ -652,6 +661,9 @@ def test_progress_is_for_terminals(
     monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "one"))
     terminal = Terminal(*arguments)
     assert terminal.finish() == 0
+    again = Terminal(*arguments)
+    assert again.finish() == 0
+    assert b"converting the model" not in again.seen
     monkeypatch.setenv("ONNX_LIGHT_CACHE", str(tmp_path / "two"))
     piped = command(*arguments)
     assert piped.returncode == 0

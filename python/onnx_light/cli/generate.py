@@ -223,11 +223,14 @@ class _Conversation:
 
     def questions(self) -> Iterator[list[int]]:
         """The prompt for each line of standard input that is not empty."""
+        on_a_terminal = sys.stdin.isatty()
         while True:
-            if sys.stdin.isatty():
+            if on_a_terminal:
                 print("> ", end="", file=sys.stderr, flush=True)
             line = sys.stdin.buffer.readline()
             if not line:
+                if on_a_terminal:
+                    print(file=sys.stderr)  # whatever comes next begins a line
                 return
             text = _text(line, "-").strip()
             if text:

@@ -79,6 +79,8 @@ class Output:
 
             def advance(text: str, done: int, total: int) -> None:
                 if text not in tasks:
+                    if done >= total:
+                        return  # it was done before anybody could have seen a bar
                     tasks[text] = bars.add_task(text, total=total)
                 bars.update(tasks[text], completed=done, total=total, visible=done < total)
 
