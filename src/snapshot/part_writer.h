@@ -31,10 +31,11 @@ class PartWriter {
     FlushIfFull();
   }
 
-  // The bytes may change afterwards. REQUIRES: they are few.
+  // The bytes may change afterwards. Meant for few: more than are gathered go out at once.
   void Copy(std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
     if (bytes.size() > kStagingSize - staged_) Flush();
+    if (bytes.size() > kStagingSize) return sink_({&bytes, 1});
     std::byte* target = staging_.get() + staged_;
     std::memcpy(target, bytes.data(), bytes.size());
     staged_ += bytes.size();

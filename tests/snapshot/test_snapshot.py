@@ -61,6 +61,23 @@ def test_every_kind_of_source(tmp_path: Path) -> None:
         snapshot.open(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("size", [1000, 1023, 1024, 1 << 18, (1 << 18) + 1, 3 << 20])
+def test_names_and_entries_of_any_size(tmp_path: Path, size: int) -> None:
+    text = "x" * size
+    content = {"a" + text: cache(seed=1), "b" + text: cache(seed=2)}
+    options: dict[str, Any] = {
+        "identity": ModelIdentity(salt=text),
+        "metadata": {text: text, "k": "v"},
+    }
+    path = tmp_path / "a.kvcache"
+    snapshot.save(content, path, **options)
+    assert path.read_bytes() == snapshot.dumps(content, **options)
+    with snapshot.open(path) as opened:
+        assert opened.verify().ok
+        assert dict(opened.caches) == content
+        assert (opened.identity.salt, opened.metadata) == (text, options["metadata"])
+
+
 def test_a_buffer_lives_as_long_as_a_page_of_it() -> None:
     class Owner(bytearray):
         pass
