@@ -173,6 +173,6 @@ def _value(name: str, text: str) -> Any:
     try:
         value = json.loads(text)
         _check_field(name, value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise CodedError("identity.value", PREFIX + name, str(error)) from None
     return value

@@ -12,6 +12,7 @@ nothing is copied. docs/snapshot_format.md describes the bytes.
 from __future__ import annotations
 
 import dataclasses
+import io
 import mmap
 import os
 import stat
@@ -505,10 +506,10 @@ class Snapshot:
 
 def _buffer(source: Any) -> tuple[bytes | mmap.mmap | memoryview, str]:
     """The bytes of a source that is no path, and its name for errors."""
-    if not hasattr(source, "read"):
-        try:
-            return memoryview(source), ""
-        except TypeError:
+    try:
+        return memoryview(source), ""
+    except TypeError:
+        if not hasattr(source, "read"):
             raise TypeError(
                 "a path, a bytes-like object or a file is needed, not " + type(source).__name__
             ) from None
@@ -525,14 +526,18 @@ def _buffer(source: Any) -> tuple[bytes | mmap.mmap | memoryview, str]:
 
 
 def _mapped(file: Any) -> mmap.mmap | None:
-    try:
-        handle = file.fileno()
-    except (AttributeError, OSError):
+    """The file of a file object that shows the file's own bytes; nothing for any other.
+
+    Those of gzip, for instance, have a file behind them, too, but show other bytes.
+    """
+    raw = getattr(file, "raw", file)
+    if not isinstance(file, io.BufferedIOBase | io.FileIO) or not isinstance(raw, io.FileIO):
         return None
-    status = os.fstat(handle)
+    file.flush()
+    status = os.fstat(raw.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return None
-    return mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+    return mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def open(

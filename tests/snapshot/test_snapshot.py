@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import hashlib
 import io
 import json
+import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from pathlib import Path
@@ -59,6 +62,34 @@ def test_every_kind_of_source(tmp_path: Path) -> None:
     writable[:] = bytes(len(writable))
     with pytest.raises(TypeError, match="not int"):
         snapshot.open(3)  # type: ignore[arg-type]
+
+
+def test_file_objects_give_what_they_read(tmp_path: Path) -> None:
+    """Not what lies in the file behind them, which may be compressed, or not all of it yet."""
+    content = {"a": cache(3000)}
+    data = snapshot.dumps(content)
+    with gzip.open(tmp_path / "a.gz", "wb") as packed:
+        packed.write(data)
+    with (
+        gzip.open(tmp_path / "a.gz", "rb") as packed,
+        (tmp_path / "buffered").open("w+b") as buffered,
+        tempfile.SpooledTemporaryFile(len(data)) as spooled,
+        tempfile.NamedTemporaryFile() as named,
+    ):
+        for file in (buffered, spooled, named):
+            file.write(data[:-100])
+            file.write(data[-100:])
+        for source in (packed, buffered, spooled, named):
+            assert dict(snapshot.open(source).caches) == content
+            assert snapshot.verify(source).ok
+        mapped = mmap.mmap(buffered.fileno(), 0, access=mmap.ACCESS_READ)
+        with snapshot.open(mapped) as opened:
+            kept = opened["a"]
+            with pytest.raises(BufferError):  # used where it lies
+                mapped.close()
+        assert kept == content["a"]
+        del kept, opened
+        mapped.close()
 
 
 @pytest.mark.parametrize("size", [1000, 1023, 1024, 1 << 18, (1 << 18) + 1, 3 << 20])
@@ -391,7 +422,16 @@ class TestIdentity:
                 ModelIdentity(**{name: value})
 
     def test_a_value_that_cannot_be_read(self) -> None:
-        for name, text in (("context", "many"), ("adapters", "{}"), ("extra", "[")):
+        deep = "[" * 200_000
+        for name, text in (
+            ("context", "many"),
+            ("context", "9" * 10_000),
+            ("context", "1e400"),
+            ("adapters", "{}"),
+            ("adapters", deep),
+            ("extra", "["),
+            ("extra", deep),
+        ):
             with pytest.raises(CodedError, match=name) as error:
                 ModelIdentity.from_metadata({name: text})
             assert error.value.code == "identity.value"
