@@ -1,8 +1,10 @@
 #include "handles.h"
 
-#include <bit>
 #include <memory>
+#include <utility>
 #include <vector>
+
+#include "wire/visit.h"
 
 namespace onnx_light::python {
 namespace {
@@ -191,25 +193,11 @@ void BindStubs(MessageObject& self) {
   if (LiveObjects().stubs == 0) return;
   // Every message with a handle may have stubs; only those below `self` can have been changed.
   std::vector<Ref> handles;
-  std::vector<std::pair<const MessageInfo*, Message*>> pending{{self.binding->info, self.message}};
-  while (!pending.empty()) {
-    const auto [info, message] = pending.back();
-    pending.pop_back();
-    if (message->handle != nullptr) {
-      handles.push_back(Ref::Borrow(static_cast<PyObject*>(message->handle)));
-    }
-    for (uint32_t bits = message->presence; bits != 0; bits &= bits - 1) {
-      const FieldInfo& field = info->fields[static_cast<size_t>(std::countr_zero(bits))];
-      if (field.kind != Kind::kMessage) continue;
-      if (!field.repeated) {
-        pending.emplace_back(field.message, Member<Message*>(*message, field));
-        continue;
-      }
-      for (Message* element : ViewList(*message, field).span<Message*>()) {
-        pending.emplace_back(field.message, element);
-      }
-    }
-  }
+  VisitMessages(*self.binding->info, *self.message,
+                [&](const MessageInfo&, const Message& message, const auto&) {
+                  if (message.handle == nullptr) return;
+                  handles.push_back(Ref::Borrow(static_cast<PyObject*>(message.handle)));
+                });
   for (const Ref& handle : handles) BindStubsOf(*reinterpret_cast<MessageObject*>(handle.get()));
 }
 

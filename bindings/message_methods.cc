@@ -1,10 +1,7 @@
 // The methods that every message class has.
 #include <bit>
 #include <cstring>
-#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "fields.h"
 #include "message_bridge.h"
@@ -13,6 +10,7 @@
 #include "options.h"
 #include "payload_view.h"
 #include "serialization_methods.h"
+#include "wire/visit.h"
 
 namespace onnx_light::python {
 namespace {
@@ -144,24 +142,10 @@ PyObject* IsInitialized(PyObject*, PyObject*) { return Py_NewRef(Py_True); }
 PyObject* DiscardUnknownFields(PyObject* object, PyObject*) {
   return GuardObject([&] {
     MessageObject& self = Real(Self(object));
-    std::vector<std::pair<const MessageInfo*, Message*>> pending{
-        {self.binding->info, self.message}};
-    while (!pending.empty()) {
-      const auto [info, message] = pending.back();
-      pending.pop_back();
-      ClearUnknownFields(self.arena->arena, *message);
-      for (uint32_t bits = message->presence; bits != 0; bits &= bits - 1) {
-        const FieldInfo& field = info->fields[static_cast<size_t>(std::countr_zero(bits))];
-        if (field.kind != Kind::kMessage) continue;
-        if (!field.repeated) {
-          pending.emplace_back(field.message, Member<Message*>(*message, field));
-          continue;
-        }
-        for (Message* element : ViewList(*message, field).span<Message*>()) {
-          pending.emplace_back(field.message, element);
-        }
-      }
-    }
+    VisitMessages(*self.binding->info, *self.message,
+                  [&](const MessageInfo&, Message& message, const auto&) {
+                    ClearUnknownFields(self.arena->arena, message);
+                  });
     return None();
   });
 }
@@ -204,8 +188,9 @@ PyObject* FromOnnx(PyObject* type, PyObject* message) {
 
 PyObject* Bridge(PyObject* object, PyObject*) {
   return GuardObject([&] {
-    const MessageObject& self = Real(Self(object));
-    auto* bridge = new MessageBridge{self.binding->info, self.message, &self.arena->arena};
+    const MessageObject& self = Self(object);
+    Arena* arena = self.is_stub() ? nullptr : &self.arena->arena;
+    auto* bridge = new MessageBridge{self.binding->info, self.message, arena};
     PyObject* capsule = PyCapsule_New(bridge, kMessageBridge, [](PyObject* done) {
       delete static_cast<MessageBridge*>(PyCapsule_GetPointer(done, kMessageBridge));
     });

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
+import io
 import itertools
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from message_apis import Api
+
+from onnx_light import PagedCache, _core
+from onnx_light.onnx import (
+    AttributeProto,
+    ModelProto,
+    PagedCacheBlockProto,
+    check_model,
+    to_array,
+)
 
 
 def block(api: Api, **fields: Any) -> Any:
@@ -55,6 +68,33 @@ def test_reading_never_sets(api: Api) -> None:
     assert model.graph.IsInitialized()
     assert model.SerializeToString() == b""
     assert not model.HasField("graph")
+
+
+READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "to_array": ("t", to_array),
+    "from_proto": ("t", PagedCache.from_proto),
+    "check_model": ("g", check_model),
+    "tensor_layout": ("t", _core.tensor_layout),
+    "read_cache_type": ("tp", lambda m: _core.read_cache_type(m, ModelProto(), "")),
+    "payload": ("t", lambda m: m.payload("raw_data")),
+    "copy": ("g", copy.deepcopy),
+    "pickle": ("g", pickle.dumps),
+    "to_onnx": ("t", lambda m: m.to_onnx()),
+    "SerializeToOstream": ("g", lambda m: m.SerializeToOstream(io.BytesIO())),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_functions_that_read_never_set(name: str) -> None:
+    field, read = READERS[name]
+    attribute = AttributeProto()
+    with contextlib.suppress(TypeError, ValueError):
+        read(getattr(attribute, field))
+    assert attribute.SerializeToString() == b""
+    block_ = PagedCacheBlockProto(encoded_key={"name": "kept"})
+    with contextlib.suppress(TypeError, ValueError):
+        read(block_.key)
+    assert block_.encoded_key.name == "kept"
 
 
 WRITES: dict[str, Callable[[Any], Any]] = {
