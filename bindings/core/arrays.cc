@@ -286,7 +286,9 @@ nb::object NumpyArray(nb::handle object, const char* name) {
         (std::string(name) + ": an array is needed, not " + Py_TYPE(object.ptr())->tp_name)
             .c_str());
   }
-  return array;
+  const nb::object dtype = array.attr("dtype");
+  if (nb::cast<bool>(dtype.attr("isnative"))) return array;
+  return array.attr("astype")(dtype.attr("newbyteorder")("="));
 }
 
 const std::byte* DataOf(const nb::object& array) {

@@ -120,6 +120,9 @@ def test_options(queries: int) -> None:
         {"attn_mask": added},
         {"attn_mask": added.astype(np.float64), "is_causal": False},
         {"attn_mask": added.astype(np.float16)},
+        {"attn_mask": added.astype(">f4"), "sinks": normal(14, 6).astype(">f4")},
+        {"attn_mask": added.astype(">f2")},
+        {"attn_mask": added.astype(">f8")},
         {"attn_mask": added.astype(ml_dtypes.bfloat16), "softcap": 1.0, "sinks": normal(14, 6)},
         {"attn_mask": np.broadcast_to(added[:, :, :1, ::-1], (2, 6, queries, length))},
     ]

@@ -45,6 +45,16 @@ def decoded(rows: Array, scale: Array, zero_point: Array) -> Array:
     return ((codes - zero) * factor).astype(np.float32)
 
 
+@pytest.mark.parametrize("scale_type", ["f4", "f2"])
+def test_any_byte_order(scale_type: str) -> None:
+    cache, *_ = make()
+    scale = np.array(0.25, scale_type)
+    for zero in (np.array(3, np.int8), np.array(0, np.float32)):
+        expected = quantize_paged_cache(cache, [0], scale, zero, scale, zero)
+        swapped = [item.astype(item.dtype.newbyteorder()) for item in (scale, zero)]
+        assert quantize_paged_cache(cache, [0], *swapped, *swapped) == expected
+
+
 @pytest.mark.parametrize("codes", list(CODES))
 def test_values_are_those_of_the_codes(codes: str) -> None:
     cache, key, value = make()
