@@ -1,5 +1,6 @@
 """Caches through If, Loop, Scan and functions; what is refused; encoded initializers."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,58 @@ def test_attributes_and_subgraphs_of_functions() -> None:
     with pytest.raises(CodedError) as caught:
         session.run(None, step | {"past": START, "c1": np.array(True), "c2": np.array(True)})
     assert caught.value.code == "runtime.max_tokens"
+
+
+def nested(calls: int, levels: int) -> ModelProto:
+    """Functions of which each calls the next one so many times; the last has an operator."""
+    opsets = [helper.make_opsetid(name, 1) for name in ("ai.rt", "local")]
+
+    def function(level: int) -> Any:
+        nodes = [
+            NODE(f"F{level + 1}", ["c"], ["n" if i == 0 else f"n{i}"], domain="local")
+            for i in range(calls)
+        ]
+        if level == levels:
+            nodes = [NODE("PagedCacheLength", ["c"], ["n"], domain="ai.rt")]
+        return helper.make_function("local", f"F{level}", ["c"], ["n"], nodes, opsets)
+
+    functions = [function(level) for level in range(levels + 1)]
+    node = NODE("F0", ["past"], ["n"], domain="local")
+    return make([node], [cache("past")], [value_info("n", INT64, [])], functions=functions)
+
+
+def test_functions_that_call_each_other_often() -> None:
+    (length,) = InferenceSession(nested(2, 3)).run(None, {"past": START})
+    assert length == START.end
+    assert len(lower(nested(2, 10)).graph.node) == 1024
+    refused(nested(2, 40), "runtime.function", "more than 100000 nodes")
+    refused(nested(1, 3000), "runtime.function", "too many levels")
+
+
+def test_caches_embedded_in_functions() -> None:
+    body = subgraph(
+        "body",
+        [NODE("PagedCacheLength", ["prompt"], ["m"], domain="ai.rt")],
+        [],
+        [value_info("m", INT64, [])],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.rt", 1)]
+    function = helper.make_function(
+        "local",
+        "Length",
+        ["go"],
+        ["n"],
+        [NODE("If", ["go"], ["n"], then_branch=body, else_branch=body)],
+        opsets,
+    )
+    calls = [NODE("Length", ["go"], [name], domain="local") for name in ("n1", "n2")]
+    outputs = [value_info(name, INT64, []) for name in ("n1", "n2")]
+    model = make(calls, [value_info("go", BOOL, [])], outputs, functions=[function])
+    for attribute in model.functions[0].node[0].attribute:
+        embed(attribute.g, "prompt", START if attribute.name == "then_branch" else OTHER)
+    session = InferenceSession(model)
+    for go, content in ((True, START), (False, OTHER)):
+        assert session.run(None, {"go": np.array(go)}) == [content.end, content.end]
 
 
 def embed(graph: Any, name: str, content: PagedCache) -> None:
@@ -593,6 +646,12 @@ def test_embedded_caches_in_another_file(tmp_path: Path) -> None:
 
 
 def test_wrong_encoded_initializers() -> None:
+    def records(weight: Any) -> None:
+        weight.struct_type.name = "ggml.q8_0"
+
+    huge = encoded_model(21, records, (2**40, 2**40, 32))
+    refused(huge, "runtime.encoded", "graph.encoded_initializer[w]", "rows")
+
     def fill(weight: Any) -> None:
         weight.raw_data = bytes(7)
         weight.affine.scale.data_type = 1
@@ -602,3 +661,31 @@ def test_wrong_encoded_initializers() -> None:
     refused(
         encoded_model(21, lambda weight: None), "runtime.encoded", "graph.encoded_initializer[w]"
     )
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+@pytest.mark.parametrize("block", [0, 1, 16, 63, 64, 65, 2**40, 2**64 - 1])
+def test_encoded_initializers_take_parameters_of_one_shape(opset: int, block: int) -> None:
+    def model(scale: Any, zero: Any, axis: int) -> ModelProto:
+        def fill(weight: Any) -> None:
+            weight.raw_data = CODES.tobytes()
+            weight.affine.storage_type = TensorProto.INT8
+            weight.affine.scale = from_array(np.ones(scale, np.float32))
+            weight.affine.zero_point = from_array(np.zeros(zero, np.int8))
+            weight.affine.axis = axis
+            weight.affine.block_size = block
+
+        return encoded_model(opset, fill)
+
+    shapes = [(), (1,), (3,), (64,), (1, 1), (3, 1), (1, 64), (3, 4), (3, 64), (3, 65), (3, 1, 1)]
+    for axis, shape in itertools.product((-3, -2, -1, 0, 1, 2), shapes):
+        wanted = [(), (CODES.shape[axis % 2],)]
+        if block:
+            wanted.append((3, -(-64 // block)) if axis % 2 else (-(-3 // block), 64))
+        if shape not in wanted or not -2 <= axis < 2:
+            refused(model(shape, shape, axis), "runtime.encoded", "initializer[w]")
+            continue
+        (x,) = InferenceSession(model(shape, shape, axis)).run(None, {})
+        np.testing.assert_array_equal(x, CODES)
+        refused(model(shape, (2,), axis), "runtime.encoded", "zero points")
+    refused(model((), (1,), 0), "runtime.encoded", "zero points")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,6 +34,7 @@ _CODES = {
 _BITS = {kind: bits for bits, kinds in _CODES.items() for kind in kinds}
 _SINCE = {8: 21, 4: 21, 2: 25}
 _SCALES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_MOST_ROWS = 2**63 - 1
 _CATALOGUE = "onnx_light.quantization.parameters:"
 
 
@@ -101,10 +102,11 @@ class _Lowering:
         layout = value.affine
         if scale.dims and not layout.HasField("axis"):
             raise _error(path, "scales that are no scalar need an axis")
-        is_blocked = layout.block_size > 0 and len(scale.dims) > 1
+        block = layout.block_size if len(scale.dims) > 1 else 0
+        _check_parameters(dims, layout.axis, block, scale, zero_point, path)
         is_default = any(item.name == value.name for item in graph.input)
         if is_default or self._opset < _SINCE[_BITS[codes.data_type]]:
-            array = self._decoded(codes, scale, zero_point, layout.axis, is_blocked, value, path)
+            array = self._decoded(codes, scale, zero_point, layout.axis, block)
             graph.initializer.append(from_array(array, value.name))
             return
         node = NodeProto(op_type="DequantizeLinear", name=f"{value.name}.dequantized")
@@ -120,8 +122,8 @@ class _Lowering:
             self._as_float(graph, node, scale)
         if scale.dims:
             node.attribute.add(name="axis", type=2, i=layout.axis)
-        if is_blocked:
-            node.attribute.add(name="block_size", type=2, i=layout.block_size)
+        if block:
+            node.attribute.add(name="block_size", type=2, i=min(block, max(dims[layout.axis], 1)))
         nodes.append(node)
 
     def _as_float(self, graph: GraphProto, node: NodeProto, scale: TensorProto) -> None:
@@ -156,37 +158,24 @@ class _Lowering:
         scale: TensorProto,
         zero_point: TensorProto | None,
         axis: int,
-        is_blocked: bool,
-        value: EncodedValueProto,
-        path: str,
+        block: int,
     ) -> _Array:
         array = to_array(codes, self._folder).astype(np.float32)
-        factors = to_array(scale, self._folder).astype(np.float32)
-        zeros = (
-            np.float32(0)
-            if zero_point is None
-            else to_array(zero_point, self._folder).astype(np.float32)
-        )
-        if not -array.ndim <= axis < max(array.ndim, 1):
-            raise _error(path, f"axis {axis} for {array.ndim} dims")
 
-        def spread(parameters: Any) -> Any:
+        def spread(tensor: TensorProto) -> _Array:
+            parameters = to_array(tensor, self._folder).astype(np.float32)
             if parameters.ndim == 0:
                 return parameters
-            if is_blocked:
-                repeated = np.repeat(parameters, value.affine.block_size, axis)
-                return repeated.take(range(min(array.shape[axis], repeated.shape[axis])), axis)
+            size = array.shape[axis]
+            if block:
+                return np.repeat(parameters, min(block, size), axis).take(range(size), axis)
             shape = [1] * array.ndim
-            shape[axis] = -1
+            shape[axis] = size
             return parameters.reshape(shape)
 
-        try:
-            result: _Array = (array - spread(np.asarray(zeros))) * spread(factors)
-        except ValueError as error:
-            raise _error(path, f"scales or zero points do not fit: {error}") from None
-        if result.shape != array.shape:
-            raise _error(path, f"scales {list(factors.shape)} for {list(array.shape)}")
-        return result
+        if zero_point is not None:
+            array = array - spread(zero_point)
+        return array * spread(scale)
 
     def _records(self, value: EncodedValueProto, dims: tuple[int, ...], path: str) -> _Array:
         """The numbers of struct records, which follow each other along the last dim."""
@@ -195,6 +184,8 @@ class _Lowering:
         if not dims or math.prod(dims) == 0:
             raise _error(path, f"records in dims {list(dims)}")
         rows = math.prod(dims[:-1])
+        if rows > _MOST_ROWS:
+            raise _error(path, f"{rows} rows; there are at most {_MOST_ROWS}")
         cache = PagedCacheProto()
         block = cache.blocks.add(start=0, length=rows)
         for part in (block.add_encoded_key(), block.add_encoded_value()):
@@ -209,6 +200,29 @@ class _Lowering:
         except CodedError as error:
             raise _error(path, error.message) from error
         return decoded.reshape(dims)
+
+
+def _check_parameters(
+    dims: tuple[int, ...],
+    axis: int,
+    block: int,
+    scale: TensorProto,
+    zero_point: TensorProto | None,
+    path: str,
+) -> None:
+    """That there is one of each for everything, for each index on the axis, or for each block."""
+    shape = tuple(scale.dims)
+    if not -len(dims) <= axis < max(len(dims), 0 if shape else 1):
+        raise _error(path, f"axis {axis} for {len(dims)} dims")
+    wanted: tuple[int, ...] = ()
+    if shape:
+        wanted = (dims[axis],)
+    if block:
+        place = axis % len(dims)
+        wanted = (*dims[:place], -(-dims[place] // block), *dims[place + 1 :])
+    for name, tensor in (("scales", scale), ("zero points", zero_point)):
+        if tensor is not None and tuple(tensor.dims) != wanted:
+            raise _error(path, f"{name} {list(tensor.dims)}; {list(wanted)} are needed")
 
 
 def _dims(value: EncodedValueProto, path: str) -> tuple[int, ...]:

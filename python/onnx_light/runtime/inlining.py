@@ -13,6 +13,9 @@ from onnx_light.runtime.flow import attribute_graphs, function_key, is_operator
 
 Key = tuple[str, str, str]
 
+# That calls become. Functions that call another one twice grow exponentially.
+_MOST_NODES = 100_000
+
 
 def inline_functions(model: ModelProto) -> None:
     """Replaces the calls of functions in which operators of ours are, and drops these functions.
@@ -20,13 +23,11 @@ def inline_functions(model: ModelProto) -> None:
     REQUIRES: no function calls itself.
 
     Raises:
-        CodedError: ``runtime.function``: a function that imports another opset than the model.
+        CodedError: ``runtime.function``: a function that imports another opset than the model; so
+            many calls in each other that the model would become huge.
     """
     functions = {(item.domain, item.name, item.overload): item for item in model.functions}
-    inlined: dict[Key, bool] = {}
-    for key in functions:
-        _has_operator(key, functions, inlined)
-    chosen = {key: functions[key] for key, flag in inlined.items() if flag}
+    chosen = {key: functions[key] for key in _with_operators(functions)}
     if not chosen:
         return
     _check_opsets(model, chosen)
@@ -41,8 +42,8 @@ def inline_functions(model: ModelProto) -> None:
     model.functions.extend(copies)
 
 
-def _all_nodes(nodes: Iterator[NodeProto]) -> Iterator[NodeProto]:
-    pending = list(nodes)
+def _all_nodes(function: FunctionProto) -> Iterator[NodeProto]:
+    pending = list(function.node)
     while pending:
         node = pending.pop()
         yield node
@@ -50,17 +51,23 @@ def _all_nodes(nodes: Iterator[NodeProto]) -> Iterator[NodeProto]:
             pending.extend(graph.node)
 
 
-def _has_operator(key: Key, functions: Mapping[Key, FunctionProto], known: dict[Key, bool]) -> bool:
-    if key not in functions:
-        return False
-    if key not in known:
-        known[key] = False
-        nodes = list(_all_nodes(iter(functions[key].node)))
-        known[key] = any(
-            is_operator(node) or _has_operator(function_key(node), functions, known)
-            for node in nodes
-        )
-    return known[key]
+def _with_operators(functions: Mapping[Key, FunctionProto]) -> set[Key]:
+    """Those in which an operator of ours is, be it in a function that they call."""
+    callers: dict[Key, list[Key]] = {}
+    pending: list[Key] = []
+    for key, function in functions.items():
+        for node in _all_nodes(function):
+            if is_operator(node):
+                pending.append(key)
+            else:
+                callers.setdefault(function_key(node), []).append(key)
+    found: set[Key] = set()
+    while pending:
+        key = pending.pop()
+        if key not in found:
+            found.add(key)
+            pending += callers.get(key, [])
+    return found
 
 
 def _check_opsets(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
@@ -83,7 +90,9 @@ def _check_opsets(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> 
 class _Inlining:
     def __init__(self, functions: Mapping[Key, FunctionProto]) -> None:
         self._functions = functions
+        self._sizes = {key: sum(1 for _ in _all_nodes(item)) for key, item in functions.items()}
         self._calls = 0
+        self._nodes = 0
 
     def graph(self, graph: GraphProto) -> None:
         nodes = list(self._expanded(list(graph.node)))
@@ -104,6 +113,13 @@ class _Inlining:
 
     def _body(self, call: NodeProto, function: FunctionProto) -> list[NodeProto]:
         """The nodes of a function in place of a call, with names that nothing else has."""
+        self._nodes += self._sizes[function_key(call)]
+        if self._nodes > _MOST_NODES:
+            raise CodedError(
+                "runtime.function",
+                f"functions[{function.name}]",
+                f"calls of functions make more than {_MOST_NODES} nodes",
+            )
         prefix = f"{call.name or function.name}.{self._calls}/"
         self._calls += 1
         attributes = {item.name: item for item in (*function.attribute_proto, *call.attribute)}
@@ -138,11 +154,16 @@ def _rename(node: NodeProto, names: Mapping[str, str], prefix: str) -> None:
             field[:] = [_new_name(name, names, prefix) for name in field]
         for _, graph in attribute_graphs(part):
             pending.extend(graph.node)
-            for items in (graph.input, graph.output, graph.value_info, graph.initializer):
+            for items in (
+                graph.input,
+                graph.output,
+                graph.value_info,
+                graph.initializer,
+                graph.encoded_initializer,
+                graph.paged_cache_initializer,
+            ):
                 for item in items:
                     item.name = _new_name(item.name, names, prefix)
-            for value in graph.encoded_initializer:
-                value.name = _new_name(value.name, names, prefix)
             for sparse in graph.sparse_initializer:
                 sparse.values.name = _new_name(sparse.values.name, names, prefix)
 

@@ -96,12 +96,17 @@ def lower_model(model: ModelProto, folder: str = "") -> Lowered:
         folder: where data in other files lie; empty: here.
     """
     _check_opset(model)
-    check_flow(model)
     types = TypeReader(model)
     graph = model.graph
+    try:
+        check_flow(model)
+        inline_functions(model)
+    except RecursionError:
+        raise CodedError(
+            "runtime.function", "functions", "they call each other in too many levels"
+        ) from None
     inputs = _cache_shapes(graph.input, types, "graph.input")
     outputs = _cache_shapes(graph.output, types, "graph.output")
-    inline_functions(model)
     lower_encoded_initializers(model, folder)
     embedded = _Embedded(model, folder)
     embedded.take_out()
