@@ -446,6 +446,16 @@ def test_names_of_files_for_tensors(tmp_path: Path, name: str) -> None:
     assert load(path) == model
 
 
+def test_names_of_tensors_need_not_be_utf8(tmp_path: Path) -> None:
+    model = ModelProto(ir_version=10)
+    model.graph.initializer.append(from_array(np.zeros(500, np.float32)))
+    model.graph.initializer[0].MergeFromString(b"\x42\x02\xff\xfe")  # name
+    path = tmp_path / "m.onnx"
+    save(model, path, save_as_external_data=True, all_tensors_to_one_file=False)
+    assert len(os.listdir(tmp_path)) == 2
+    assert load(path) == model
+
+
 def test_readers_keep_the_old_data(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     model = ModelProto(ir_version=10)

@@ -178,8 +178,8 @@ class _Names:
             )
         return location
 
-    def next(self, tensor_name: str) -> str:
-        name = tensor_name
+    def next(self, tensor_name: str | bytes) -> str:
+        name = tensor_name if isinstance(tensor_name, str) else ""  # bytes are no UTF-8
         if not _is_plain_file_name(name) or name in self._used:
             number = len(self._used)
             while (name := f"{self._model_name}.{number}.data") in self._used:
