@@ -188,8 +188,15 @@ def test_equal_logits_give_the_first() -> None:
 def test_extreme_logits() -> None:
     logits = [float("-inf"), 1e30, -1e30, 0]
     assert set(generate(Dice(logits), [0], max_new_tokens=9, temperature=1e-6, seed=1)) == {1}
+    for temperature in (5e-324, 1e-300, 1e308):
+        token = generate(Dice(logits), [0], max_new_tokens=1, temperature=temperature, seed=1)
+        assert token == [1] or temperature > 1
     with pytest.raises(ModelError, match="NaN"):
         generate(Dice([0, float("nan")]), [0])
+    assert generate(Dice([0, float("inf")]), [0], max_new_tokens=1) == [1]
+    for largest in ("inf", "-inf"):
+        with pytest.raises(ModelError, match=largest):
+            generate(Dice([float("-inf"), float(largest)]), [0], temperature=1)
 
 
 @pytest.mark.parametrize(

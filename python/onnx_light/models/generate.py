@@ -88,8 +88,13 @@ class _Sampler:
             raise ModelError("models.logits", "logits", "the model gives NaN")
         if self.temperature == 0:
             return int(logits.argmax())
-        scaled = logits.astype(np.float64) / self.temperature
-        weights = np.exp(scaled - scaled.max())
+        numbers = logits.astype(np.float64)
+        largest = numbers.max()
+        if not math.isfinite(largest):
+            raise ModelError("models.logits", "logits", f"the largest one is {largest}")
+        # No more than 0, so that any temperature leaves them numbers.
+        with np.errstate(over="ignore"):
+            weights = np.exp((numbers - largest) / self.temperature)
         if self.top_p == 1:
             return int(self.random.choice(weights.size, p=weights / weights.sum()))
         return self._choose_nucleus(weights / weights.sum())
@@ -143,7 +148,7 @@ def generate(
 
     Raises:
         ModelError: an argument that cannot be used, a conversation that is longer than the model's
-            context, or logits that are NaN.
+            context, or logits that are NaN or, above temperature 0, infinite.
     """
     prompt = _as_ids(token_ids, "token_ids")
     if not prompt:
