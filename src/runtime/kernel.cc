@@ -140,7 +140,7 @@ std::string KernelInfo::node_name() const {
   });
 }
 
-std::optional<Tensor> KernelCall::OptionalInput(size_t index, const char* name) const {
+std::optional<Tensor> KernelCall::Find(size_t index, const char* name) const {
   size_t inputs = 0;
   Check(api_, api_.KernelContext_GetInputCount(context_, &inputs));
   if (index >= inputs) return std::nullopt;
@@ -156,8 +156,13 @@ std::optional<Tensor> KernelCall::OptionalInput(size_t index, const char* name) 
   return tensor;
 }
 
+std::optional<Tensor> KernelCall::OptionalInput(size_t index, const char* name) const {
+  auto tensor = Find(index, name);
+  return tensor && tensor->count() != 0 ? std::move(tensor) : std::nullopt;
+}
+
 Tensor KernelCall::Input(size_t index, const char* name) const {
-  auto tensor = OptionalInput(index, name);
+  auto tensor = Find(index, name);
   if (!tensor) throw ValueError("runtime.input", name, "is absent");
   return *std::move(tensor);
 }

@@ -66,7 +66,7 @@ class KernelCall {
   // ONNX Runtime up to 1.23 does not take an absent one in the middle. REQUIRES: `index` may be
   // past the last input only of a node that leaves out trailing ones.
   std::optional<Tensor> OptionalInput(size_t index, const char* name) const;
-  // The same; but it may be empty, and `runtime.input` where it is absent.
+  // It may be empty; `runtime.input` where it is absent.
   Tensor Input(size_t index, const char* name) const;
   // An INT64 scalar. `runtime.input` for any other tensor.
   int64_t Handle(size_t index, const char* name) const;
@@ -79,6 +79,8 @@ class KernelCall {
   ParallelLoop parallel_for() const;
 
  private:
+  std::optional<Tensor> Find(size_t index, const char* name) const;
+
   const OrtApi& api_;
   OrtKernelContext* context_;
 };

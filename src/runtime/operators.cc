@@ -61,10 +61,10 @@ class PagedAttentionKernel {
     const ParallelLoop parallel_for = call.parallel_for();
     options.attention.parallel_for = &parallel_for;
     const auto mask = call.OptionalInput(4, kInputNames[4]);
-    if (mask && mask->count() != 0) options.attention.mask = MaskOf(*mask);
+    if (mask) options.attention.mask = MaskOf(*mask);
     const auto sinks = call.OptionalInput(5, kInputNames[5]);
     std::vector<float> sink_values;
-    if (sinks && sinks->count() != 0) {
+    if (sinks) {
       sink_values = SinksOf(*sinks);
       options.attention.sinks = sink_values;
     }
