@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "onnx_light/errors.h"
 #include "snapshot/fields.h"
 #include "snapshot/format.h"
@@ -99,32 +100,11 @@ void CheckKeys(const KeyValues& entries, const char* argument, bool may_be_reser
   }
 }
 
-// Bytes of the well-formed sequence at the beginning of the text; 0 if there is none.
-size_t SequenceSize(std::string_view text) {
-  const auto byte = [&](size_t i) -> uint32_t {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
-  };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4) return 0;
-  for (size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, and what is above U+10FFFF.
-  const uint32_t second = byte(1);
-  if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
-      (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) {
-    return 0;
-  }
-  return size;
-}
-
 }  // namespace
 
 bool IsUtf8(std::string_view text) {
   while (!text.empty()) {
-    const size_t size = SequenceSize(text);
+    const size_t size = Utf8SequenceSize(text);
     if (size == 0) return false;
     text.remove_prefix(size);
   }

@@ -5,26 +5,11 @@
 #include <string_view>
 #include <utility>
 
+#include "base/utf8.h"
 #include "onnx_light/message_ops.h"
 
 namespace onnx_light {
 namespace {
-
-// The length of the well-formed UTF-8 sequence of two to four bytes that `text` begins with, or 0.
-size_t SequenceSize(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  const size_t size = lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-  if (size == 0 || size > text.size()) return 0;
-  // The second byte also rules out overlong forms, surrogates and what lies beyond U+10FFFF.
-  const uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (size_t i = 2; i < size; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  return size;
-}
 
 // The letter that stands for a character after a backslash, or 0.
 char EscapeLetter(char c) {
@@ -96,8 +81,8 @@ void Printer::PrintQuoted(std::string_view value, bool is_utf8) {
   text_ += '"';
   for (size_t i = 0; i < value.size(); ++i) {
     const char c = value[i];
-    const size_t sequence = is_utf8 ? SequenceSize(value.substr(i)) : 0;
-    if (sequence != 0) {
+    const size_t sequence = is_utf8 ? Utf8SequenceSize(value.substr(i)) : 0;
+    if (sequence > 1) {
       text_ += value.substr(i, sequence);
       i += sequence - 1;
     } else if (const char letter = EscapeLetter(c); letter != 0) {
