@@ -2,13 +2,11 @@
 // namespace.
 //
 // A format F has kVectors, the vectors that one step gives; kPairs, whether they are in the order
-// of Pair(); kIsDense, whether its numbers have 16 bits or more; Begin(), what it needs to know of
-// a row and group; and Load().
+// of Pair(); Begin(), what it needs to know of a row and group; and Load().
 
 struct Nothing {};
 
 struct Plain {
-  static constexpr bool kIsDense = false;
   static constexpr bool kPairs = false;
   static constexpr int kVectors = 1;
   static constexpr bool kGroups = false;
@@ -18,7 +16,6 @@ struct Plain {
 
 struct F32 : Plain {
   static constexpr RowFormat kFormat = RowFormat::kF32;
-  static constexpr bool kIsDense = true;
   static void Load(const RowTile&, const std::byte* row, int64_t step, State, Vec* out) {
     out[0] = ONNX_LIGHT_KERNELS::Load(reinterpret_cast<const float*>(row) + step * kLanes);
   }
@@ -28,7 +25,6 @@ struct F32 : Plain {
 
 struct F16 : Plain {
   static constexpr RowFormat kFormat = RowFormat::kF16;
-  static constexpr bool kIsDense = true;
   static void Load(const RowTile&, const std::byte* row, int64_t step, State, Vec* out) {
     out[0] = HalfToFloat(row + step * kLanes * 2);
   }
@@ -36,7 +32,6 @@ struct F16 : Plain {
 
 struct BF16 : Plain {
   static constexpr RowFormat kFormat = RowFormat::kBF16;
-  static constexpr bool kIsDense = true;
   static constexpr bool kPairs = true;
   static constexpr int kVectors = 2;
   static void Load(const RowTile&, const std::byte* row, int64_t step, State, Vec* out) {
