@@ -10,8 +10,8 @@ struct StepOf {
 };
 
 // Whether nothing but memory counts: then rows are read strictly in the order in which they lie,
-// and what the processor fetches by itself comes sooner than what it is asked for. For numbers of 16
-// bits it does not on every processor: Zen 5 reaches half the speed that asking for them gives.
+// and what the processor fetches by itself comes sooner than what it is asked for. For numbers of
+// 16 bits it does not on every processor: Zen 5 reaches half the speed that asking for them gives.
 template <typename F, int kQueries>
 inline constexpr bool kStreams = F::kFormat == RowFormat::kF32 && kQueries == 1;
 
