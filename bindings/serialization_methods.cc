@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/chunk_pool.h"
 #include "fields.h"
 #include "files.h"
 #include "input.h"
@@ -119,6 +120,7 @@ PyObject* SerializeToBytes(const MessageObject& self, const SerializeOptions& op
   }
   Ref bytes(Check(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(serializer.size()))));
   auto* output = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.get()));
+  AdviseHugePages(output, serializer.size());
   if (serializer.shared_size() < kLongWork) {
     serializer.WriteTo(output);
   } else {

@@ -259,10 +259,9 @@ def message_table(message: Message) -> list[str]:
         lines.append(f"constexpr OneofInfo k{name}Oneofs[] = {{{', '.join(oneofs)}}};")
         oneof_span = f"k{name}Oneofs"
     lines += [
-        f"constinit const MessageInfo {name}::kInfo = MakeMessage(",
+        f"constinit const MessageInfo {name}::kInfo = MakeMessage<k{name}Fields, {payload[0]}>(",
         f"    {literal(message.name)}, {literal(message.full_name)}, {literal(message.doc)},",
-        f"    k{name}Fields, {oneof_span}, sizeof({name}),",
-        f"    {', '.join(payload)});",
+        f"    {oneof_span}, sizeof({name}), {', '.join(payload[1:])});",
         "",
     ]
     return lines

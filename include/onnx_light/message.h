@@ -4,7 +4,8 @@
 // field numbers. A field's index in its table is its bit in `presence`. Scalars lie in the struct;
 // messages and lists are pointers, null until first set. All bytes zero is the empty
 // message. Everything that is done with messages (parse, write, compare, ...) is an algorithm over
-// MessageInfo; no message has code of its own beyond one-line accessors.
+// MessageInfo; no message has code of its own beyond one-line accessors and what the compiler makes
+// of such an algorithm and the message's table.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 
 namespace onnx_light {
 
+class Encoder;
 struct MessageInfo;
 
 // ---------------------------------------------------------------------------------------------
@@ -54,6 +56,8 @@ class ONNX_LIGHT_EXPORT String {
 
   // Whether it holds no memory: no Release() is needed before it refers to other bytes.
   bool is_null() const { return word_ == 0; }
+  // Whether it is a shared buffer.
+  bool is_payload() const { return (word_ & kPayload) != 0; }
 
   // Copies `value`; writes in place where it fits. `value` may lie inside this string.
   void Set(Arena& arena, std::string_view value);
@@ -85,7 +89,6 @@ class ONNX_LIGHT_EXPORT String {
   static constexpr int kSizeShift = PackedPointer::kShift;
   static constexpr uint64_t kSizeMask = kPayloadSize - 1;
 
-  bool is_payload() const { return (word_ & kPayload) != 0; }
   bool is_owned() const { return (word_ & kOwned) != 0; }
   Payload* payload() const { return reinterpret_cast<Payload*>(word_ & ~kPayload); }
   char* text() const { return reinterpret_cast<char*>(word_ & PackedPointer::kAddress); }
@@ -252,6 +255,8 @@ struct MessageInfo {
   std::array<uint8_t, 256> plain;
   // Indices of raw_data, external_data and data_location of messages that carry a payload.
   uint8_t raw_data, external_data, data_location;
+  // Writes the fields in front of `p` and returns where they begin. Made from `fields`.
+  uint8_t* (*write)(Encoder& encoder, const Message& message, uint8_t* p, int depth);
 
   bool has_payload() const { return raw_data != kNoField; }
   // The field with this number, or null. Constant time below 32; above, a walk from the end, where

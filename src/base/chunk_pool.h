@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "onnx_light/export.h"
+
 namespace onnx_light {
 
 inline constexpr uint64_t kHugePageSize = uint64_t{2} << 20;
@@ -22,6 +24,6 @@ void GiveChunk(void* chunk) noexcept;
 uint64_t DrainChunks() noexcept;
 
 // Asks for huge pages under memory that is about to be filled. The system may ignore it.
-void AdviseHugePages(void* memory, uint64_t size) noexcept;
+ONNX_LIGHT_EXPORT void AdviseHugePages(void* memory, uint64_t size) noexcept;
 
 }  // namespace onnx_light

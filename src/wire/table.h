@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "onnx_light/message.h"
+#include "wire/encoder.h"
 #include "wire/varint.h"
 
 namespace onnx_light {
@@ -98,26 +99,27 @@ consteval bool ValidTable(std::span<const FieldInfo> fields) {
   return true;
 }
 
+template <const auto& kFields, uint8_t kRawData>
 consteval MessageInfo MakeMessage(const char* name, const char* full_name, const char* doc,
-                                  std::span<const FieldInfo> fields,
                                   std::span<const OneofInfo> oneofs, uint32_t size,
-                                  uint8_t raw_data, uint8_t external_data, uint8_t data_location) {
+                                  uint8_t external_data, uint8_t data_location) {
   MessageInfo info{};
   info.name = name;
   info.full_name = full_name;
   info.doc = doc;
-  info.fields = fields;
+  info.fields = kFields;
   info.oneofs = oneofs;
   info.size = size;
-  info.raw_data = raw_data;
+  info.raw_data = kRawData;
   info.external_data = external_data;
   info.data_location = data_location;
+  info.write = Encoder::WriteFields<kFields, kRawData>;
   info.lookup.fill(MessageInfo::kNoField);
   info.plain.fill(MessageInfo::kNoField);
-  for (const FieldInfo& field : fields) {
+  for (const FieldInfo& field : kFields) {
     if (field.number() < info.lookup.size()) info.lookup[field.number()] = field.index;
     const uint32_t tag = MakeTag(field.number(), field.wire);
-    if (tag < info.plain.size() && field.oneof == kNoOneof && field.index != raw_data) {
+    if (tag < info.plain.size() && field.oneof == kNoOneof && field.index != kRawData) {
       info.plain[tag] = field.index;
     }
     if (field.repeated) info.repeated_mask |= uint32_t{1} << field.index;

@@ -21,7 +21,7 @@ constexpr int VarintSize(uint64_t value) {
   return static_cast<int>((static_cast<unsigned>(std::bit_width(value)) * 9 + 64) / 64);
 }
 
-inline uint8_t* WriteVarint(uint64_t value, uint8_t* p) {
+constexpr uint8_t* WriteVarint(uint64_t value, uint8_t* p) {
   while (value >= 0x80) {
     *p++ = static_cast<uint8_t>(value | 0x80);
     value >>= 7;

@@ -85,6 +85,31 @@ TEST(Serializer, ItsCallsAgree) {
   }
 }
 
+// Pieces of the output end before and inside all kinds of values, and where many messages end.
+TEST(Serializer, PiecesEndAnywhere) {
+  for (uint64_t size = 0; size <= 200; ++size) {
+    Owned<GraphProto> root;
+    Arena& arena = root.arena();
+    GraphProto* graph = &*root;
+    for (int level = 0; level < 30; ++level) {
+      graph->set_name(arena, std::string(size, 'g'));
+      NodeProto& node = *graph->add_node(arena);
+      for (uint64_t i = 0; i < size % 23; ++i) node.add_input(arena, std::string(i, 'i'));
+      AttributeProto& attribute = *node.add_attribute(arena);
+      for (uint64_t bits = 0; bits < 64; bits += 1 + size % 7) {
+        attribute.add_ints(arena, static_cast<int64_t>(uint64_t{1} << bits));
+        attribute.add_floats(arena, static_cast<float>(bits));
+      }
+      graph = attribute.mutable_g(arena);
+    }
+    const std::string bytes = Written(Serializer(GraphProto::kInfo, *root));
+    EXPECT_EQ(MeasureSize(GraphProto::kInfo, *root).size(), bytes.size());
+    Owned<GraphProto> again;
+    Parse(again.arena(), GraphProto::kInfo, *again, {std::as_bytes(std::span(bytes)), {}});
+    EXPECT_EQ(FirstDifference(GraphProto::kInfo, *root, *again), std::nullopt);
+  }
+}
+
 TEST(Serializer, RefusesWhatIsOverTheLimit) {
   Owned<ModelProto> model;
   Fill(model.arena(), *model, 5000);
