@@ -22,6 +22,7 @@
 namespace onnx_light {
 
 class Encoder;
+class Parser;
 struct MessageInfo;
 
 // ---------------------------------------------------------------------------------------------
@@ -226,6 +227,7 @@ struct FieldInfo {
   uint8_t index;                // in the table and in `presence`
   uint8_t oneof;                // in MessageInfo::oneofs, or kNoOneof
   WireType wire;                // of one value
+  uint16_t message_size;        // of kMessage: MessageInfo::size
   const MessageInfo* message;   // of kMessage
   const EnumInfo* enumeration;  // of kEnum
   const char* name;
@@ -250,12 +252,11 @@ struct MessageInfo {
   uint32_t size;                   // of the struct
   uint32_t repeated_mask;          // presence bits of repeated fields
   std::array<uint8_t, 32> lookup;  // number -> index for numbers below 32
-  // The tag of one value -> index, of fields with numbers below 32 that are set without a thought
-  // of others: neither in a oneof nor raw_data.
-  std::array<uint8_t, 256> plain;
   // Indices of raw_data, external_data and data_location of messages that carry a payload.
   uint8_t raw_data, external_data, data_location;
-  // Writes the fields in front of `p` and returns where they begin. Made from `fields`.
+  // What the compiler makes of the table for reading (wire/parser.h) and writing (wire/encoder.h).
+  const uint8_t* (*parse)(Parser& parser, const MessageInfo& info, Message& message,
+                          const uint8_t* p, const uint8_t* end, int depth);
   uint8_t* (*write)(Encoder& encoder, const Message& message, uint8_t* p, int depth);
 
   bool has_payload() const { return raw_data != kNoField; }

@@ -7,6 +7,7 @@
 
 #include "onnx_light/message.h"
 #include "wire/encoder.h"
+#include "wire/parser.h"
 #include "wire/varint.h"
 
 namespace onnx_light {
@@ -58,6 +59,18 @@ constexpr WireType WireTypeOf(Kind kind) {
   }
 }
 
+// Of the message that a member of type M holds: a pointer, or a list of pointers.
+template <typename T>
+struct PointedTo {
+  static constexpr size_t kSize = 0;
+};
+template <typename T>
+struct PointedTo<T*> {
+  static constexpr size_t kSize = sizeof(T);
+};
+template <typename T>
+struct PointedTo<RepeatedSlot<T*>> : PointedTo<T*> {};
+
 // One row. A member that does not fit is a compile error.
 template <typename M>
 consteval FieldInfo MakeField(uint32_t tag, Kind kind, bool repeated, bool packed, size_t offset,
@@ -73,6 +86,7 @@ consteval FieldInfo MakeField(uint32_t tag, Kind kind, bool repeated, bool packe
                    .index = index,
                    .oneof = oneof,
                    .wire = WireTypeOf(kind),
+                   .message_size = static_cast<uint16_t>(PointedTo<M>::kSize),
                    .message = message,
                    .enumeration = enumeration,
                    .name = name,
@@ -113,15 +127,11 @@ consteval MessageInfo MakeMessage(const char* name, const char* full_name, const
   info.raw_data = kRawData;
   info.external_data = external_data;
   info.data_location = data_location;
+  info.parse = Parser::ParseFields<kFields, kRawData>;
   info.write = Encoder::WriteFields<kFields, kRawData>;
   info.lookup.fill(MessageInfo::kNoField);
-  info.plain.fill(MessageInfo::kNoField);
   for (const FieldInfo& field : kFields) {
     if (field.number() < info.lookup.size()) info.lookup[field.number()] = field.index;
-    const uint32_t tag = MakeTag(field.number(), field.wire);
-    if (tag < info.plain.size() && field.oneof == kNoOneof && field.index != kRawData) {
-      info.plain[tag] = field.index;
-    }
     if (field.repeated) info.repeated_mask |= uint32_t{1} << field.index;
   }
   return info;

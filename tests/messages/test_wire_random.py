@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,53 @@ def test_concatenation_merges(protobuf: Api, ours: Api, name: str) -> None:
         for part in parts:
             assert merged.MergeFromString(part) == len(part)
         assert merged.SerializeToString() == whole
+
+
+def fields_of(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Number, wire type and body of the fields of a well-formed message without groups."""
+    at = 0
+
+    def take_varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = data[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        number, wire_type = divmod(take_varint(), 8)
+        if wire_type == 0:
+            yield number, 0, varint(take_varint())
+            continue
+        size = take_varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type]
+        yield number, wire_type, data[at : at + size]
+        at += size
+
+
+def rewritten(data: bytes, of: Any, rng: random.Random) -> bytes:
+    """The same fields in any order, with tags and lengths that are longer than needed."""
+    written = []
+    for number, wire_type, content in fields_of(data):
+        field, body = of.fields_by_number[number], content
+        if wire_type == 2:
+            if field.message_type is not None:
+                body = rewritten(body, field.message_type, rng)
+            body = varint(len(body), rng.choice([0, 0, 0, 1])) + body
+        written.append(varint(number << 3 | wire_type, rng.choice([0, 0, 0, 1, 2, 3])) + body)
+    rng.shuffle(written)
+    return b"".join(written)
+
+
+@pytest.mark.parametrize("name", class_names())
+def test_fields_in_any_order_with_long_tags(protobuf: Api, ours: Api, name: str) -> None:
+    rng = random.Random(f"{SEED + 3} {name}")
+    for i in range(60):
+        data = random_message(name, rng, 1 + i % 3).SerializeToString()
+        changed = rewritten(data, descriptor(name), rng)
+        assert check_same_bytes(protobuf, ours, name, changed) is not None
 
 
 @pytest.mark.parametrize("name", class_names())
