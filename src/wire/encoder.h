@@ -117,10 +117,10 @@ class Encoder {
   [[gnu::always_inline]] uint8_t* WriteList(const FieldInfo& field, ListView list, uint8_t* p,
                                             int depth) {
     if constexpr (kPacked) {
+      if (list.size == 0) return p;  // it is left out
       const uint64_t behind = Written(p);
       p = WritePacked<kKind>(list, p);
-      const uint64_t size = Written(p) - behind;
-      return size == 0 ? p : PutTagged<kTag>(size, p);  // an empty list is left out
+      return PutTagged<kTag>(Written(p) - behind, p);
     } else {
       constexpr uint64_t kWidth = ElementSize(kKind);
       const char* const elements = static_cast<const char*>(list.data);

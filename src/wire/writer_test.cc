@@ -110,6 +110,19 @@ TEST(Serializer, PiecesEndAnywhere) {
   }
 }
 
+// Lists that are there and empty: of every packed kind, by parsing a length of zero, and emptied.
+TEST(Serializer, EmptyListsTakeNothing) {
+  Owned<TensorProto> tensor;
+  const std::string lists("\x0a\0\x22\0\x2a\0\x3a\0\x52\0\x5a\0", 12);
+  Parse(tensor.arena(), TensorProto::kInfo, *tensor, {std::as_bytes(std::span(lists)), {}});
+  EXPECT_EQ(Written(Serializer(TensorProto::kInfo, *tensor)), "");
+  EXPECT_EQ(MeasureSize(TensorProto::kInfo, *tensor).size(), 0u);
+  for (const FieldInfo& field : TensorProto::kInfo.fields) {
+    if (field.repeated) MutableRepeated(tensor.arena(), *tensor, field);
+  }
+  EXPECT_EQ(Written(Serializer(TensorProto::kInfo, *tensor)), "");
+}
+
 TEST(Serializer, RefusesWhatIsOverTheLimit) {
   Owned<ModelProto> model;
   Fill(model.arena(), *model, 5000);
